@@ -1,0 +1,148 @@
+# cygnet — one Makefile for everything.
+#
+#   make                 release build: build/cygnet, build/libcygnet.a, build/libcygnet.so
+#   make check           layers + format + unit tests under ASan and UBSan     (before each commit)
+#   make test            every test, optimised build                          T=kv or T=files/gguf narrows
+#   make tsan            engine and server tests under ThreadSanitizer
+#   make corpus          replay all fuzz corpora with the ordinary compiler
+#   make fuzz F=gguf     libFuzzer on one target (needs clang)                SECONDS=60
+#   make bench           kernel and end-to-end rates beside the machine's floors   MODEL=file.gguf
+#   make golden          regenerate the golden files (needs a Python environment, see tools/golden)
+#   make install PREFIX=/usr/local
+#
+# MODE=release|debug|asan|tsan picks the build; objects of each live apart in build/MODE. BUILD=dir moves it all.
+# Rooms stand in the order of who may use whom (tools/layers.sh is the exact rule); a test in tests/ROOM links that room and those before it.
+
+MODE  ?= release
+BUILD ?= build
+CC    ?= cc
+OBJ   := $(BUILD)/$(MODE)
+
+ROOMS := base files text kv compute models engine server
+
+WARN   := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror
+CFLAGS_release := -O2 -g
+CFLAGS_debug   := -O0 -g -DCYGNET_DEBUG
+CFLAGS_asan    := -O1 -g -DCYGNET_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+CFLAGS_tsan    := -O1 -g -DCYGNET_DEBUG -fsanitize=thread -fno-omit-frame-pointer
+# -ffp-contract=off: a*b+c is fused only where a kernel says so; otherwise results would differ by compiler and inlining.
+BASE_CFLAGS := -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -ffp-contract=off -fno-math-errno -fvisibility=hidden -fPIC -pthread -MMD -MP
+override CFLAGS := $(BASE_CFLAGS) $(WARN) $(CFLAGS_$(MODE)) $(EXTRA_CFLAGS)
+override LDFLAGS := -pthread $(filter -fsanitize%,$(CFLAGS_$(MODE))) $(EXTRA_LDFLAGS)
+
+# x86-64 instruction sets are chosen at run time: only these files may use more than the baseline.
+ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)
+ifeq ($(ARCH),x86_64)
+BASE_CFLAGS += -march=x86-64-v2
+ISA_avx2   := -mavx2 -mfma -mf16c -mbmi2
+ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16 -mfma -mf16c -mbmi2
+endif
+
+LIBS_base   := -lm
+LIBS_files  := -ljansson
+LIBS_text   := -lutf8proc
+LIBS_server := -levent -levent_pthreads
+LIBS := $(LIBS_server) $(LIBS_text) $(LIBS_files) $(LIBS_base)
+
+src_of  = $(sort $(wildcard src/$(1)/*.c) $(wildcard src/$(1)/*/*.c))
+obj_of  = $(patsubst src/%.c,$(OBJ)/src/%.o,$(call src_of,$(1)))
+lib_of  = $(OBJ)/lib/$(1).a
+# rooms up to and including $(1), last first (link order)
+upto    = $(if $(filter $(1),$(firstword $(2))),$(1),$(call upto,$(1),$(wordlist 2,99,$(2))) $(firstword $(2)))
+
+.PHONY: all check test tsan corpus fuzz bench golden install clean format layers help
+all: $(BUILD)/cygnet $(BUILD)/libcygnet.a $(BUILD)/libcygnet.so $(BUILD)/cygnet.pc
+
+$(OBJ)/src/%_avx2.o:   EXTRA_CFLAGS += $(ISA_avx2)
+$(OBJ)/src/%_avx512.o: EXTRA_CFLAGS += $(ISA_avx512)
+$(OBJ)/src/%_avx2.o $(OBJ)/src/%_avx512.o $(OBJ)/src/%_ref.o: CFLAGS := $(subst -O1,-O2,$(CFLAGS)) -O3
+
+$(OBJ)/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	@echo "  cc      $<"
+	@$(CC) $(CFLAGS) $(EXTRA_CFLAGS) -c $< -o $@
+
+define room_rule
+$(call lib_of,$(1)): $(call obj_of,$(1))
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	@$(AR) rcs $$@ $(call obj_of,$(1))
+endef
+$(foreach r,$(ROOMS),$(eval $(call room_rule,$(r))))
+
+ALL_OBJ := $(foreach r,$(ROOMS),$(call obj_of,$(r)))
+ALL_LIB := $(foreach r,server engine models compute kv text files base,$(call lib_of,$(r)))
+
+$(BUILD)/cygnet: $(OBJ)/cygnet
+	@cp $< $@
+$(OBJ)/cygnet: $(patsubst %.c,$(OBJ)/%.o,$(sort $(wildcard src/*.c))) $(ALL_LIB)
+	@echo "  link    $@"
+	@$(CC) $(filter %.o,$^) $(LDFLAGS) -Wl,--start-group $(ALL_LIB) -Wl,--end-group $(LIBS) -o $@
+$(BUILD)/libcygnet.a: $(ALL_OBJ)
+	@rm -f $@; $(AR) rcs $@ $^
+$(BUILD)/libcygnet.so: $(ALL_OBJ)
+	@echo "  link    $@"
+	@$(CC) -shared -Wl,-soname,libcygnet.so.0 $^ $(LDFLAGS) $(LIBS) -o $@
+$(BUILD)/cygnet.pc: tools/cygnet.pc.in
+	@mkdir -p $(@D); sed 's|@PREFIX@|$(or $(PREFIX),/usr/local)|' $< > $@
+
+# --- tests: tests/ROOM/t_NAME.c -> build/MODE/tests/ROOM/t_NAME; helpers shared by all tests are tests/*.c -------------
+TESTS    := $(sort $(wildcard tests/*/t_*.c))
+TESTBINS := $(patsubst %.c,$(OBJ)/%,$(TESTS))
+SELECTED := $(if $(T),$(foreach t,$(TESTBINS),$(if $(findstring tests/$(T),$(subst /t_,/,$(t))),$(t))),$(TESTBINS))
+TESTLIB  := $(patsubst %.c,$(OBJ)/%.o,$(sort $(wildcard tests/*.c)))
+
+define test_rule
+$(OBJ)/tests/$(1)/t_%: $(OBJ)/tests/$(1)/t_%.o $(TESTLIB) $(foreach r,$(call upto,$(1),$(ROOMS)),$(call lib_of,$(r)))
+	@echo "  link    $$@"
+	@$(CC) $$< $(TESTLIB) $(LDFLAGS) -Wl,--start-group $(foreach r,$(call upto,$(1),$(ROOMS)),$(call lib_of,$(r))) -Wl,--end-group $(LIBS) -lcmocka -o $$@
+endef
+$(foreach r,$(ROOMS),$(eval $(call test_rule,$(r))))
+.PRECIOUS: $(OBJ)/%.o $(TESTBINS)
+
+test: $(SELECTED)
+	@tools/run_tests.sh $(SELECTED)
+check: layers format-check
+	@$(MAKE) --no-print-directory MODE=asan test
+tsan:
+	@$(MAKE) --no-print-directory MODE=tsan test T=engine
+	@$(MAKE) --no-print-directory MODE=tsan test T=server
+
+# --- fuzz targets: fuzz/f_NAME.c defines LLVMFuzzerTestOneInput; fuzz/corpus/NAME/* are replayed by an ordinary build ----
+FUZZERS := $(patsubst fuzz/f_%.c,%,$(sort $(wildcard fuzz/f_*.c)))
+$(OBJ)/fuzz/replay_%: $(OBJ)/fuzz/f_%.o $(OBJ)/fuzz/replay.o $(ALL_LIB)
+	@$(CC) $(filter %.o,$^) $(LDFLAGS) -Wl,--start-group $(ALL_LIB) -Wl,--end-group $(LIBS) -o $@
+corpus: $(patsubst %,$(OBJ)/fuzz/replay_%,$(FUZZERS))
+	@for f in $(FUZZERS); do $(OBJ)/fuzz/replay_$$f fuzz/corpus/$$f || exit 1; done
+fuzz:
+	@mkdir -p $(BUILD)/fuzz/$(F)
+	clang -std=c11 -D_GNU_SOURCE -DCYGNET_DEBUG -Isrc -Iinclude -g -O1 -march=x86-64-v2 -fsanitize=fuzzer,address,undefined fuzz/f_$(F).c \
+	  $(foreach r,base files text,$(call src_of,$(r))) -ljansson -lutf8proc -lm -pthread -o $(BUILD)/fuzz/f_$(F)
+	$(BUILD)/fuzz/f_$(F) -max_total_time=$(or $(SECONDS),60) $(BUILD)/fuzz/$(F) fuzz/corpus/$(F)
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+layers:
+	@tools/layers.sh
+FORMATTED := $(wildcard include/*.h src/*.[ch] src/*/*.[ch] tests/*.[ch] tests/*/*.[ch] fuzz/*.c bench/*.c)
+format:
+	clang-format -i $(FORMATTED)
+format-check:
+	@clang-format --dry-run -Werror $(FORMATTED)
+bench: $(BUILD)/cygnet
+	$(BUILD)/cygnet bench -m $(MODEL)
+golden:
+	tools/golden/make.sh
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
+	install -m755 $(BUILD)/cygnet $(DESTDIR)$(PREFIX)/bin/cygnet
+	install -m644 include/cygnet.h $(DESTDIR)$(PREFIX)/include/cygnet.h
+	install -m644 $(BUILD)/libcygnet.a $(DESTDIR)$(PREFIX)/lib/libcygnet.a
+	install -m755 $(BUILD)/libcygnet.so $(DESTDIR)$(PREFIX)/lib/libcygnet.so.0
+	ln -sf libcygnet.so.0 $(DESTDIR)$(PREFIX)/lib/libcygnet.so
+	install -m644 $(BUILD)/cygnet.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/cygnet.pc
+clean:
+	rm -rf $(BUILD)
+help:
+	@sed -n '3,14p' Makefile | sed 's/^# \{0,1\}//'
+
+-include $(shell find $(OBJ) -name '*.d' 2>/dev/null)

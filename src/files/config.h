@@ -1,0 +1,63 @@
+/* config.h — what a model is: one record for every family, filled from config.json or from GGUF metadata.
+ *
+ * Every field says which key it comes from: HF name | GGUF name (after "ARCH."). Values are checked against hard limits here, so
+ * that no later code multiplies unchecked numbers. Per-layer facts are per layer: nothing is taken from layer 0.
+ * Source of the rules: the model cards and docs/models/NAME.md.
+ */
+#ifndef CYGNET_CONFIG_H
+#define CYGNET_CONFIG_H
+
+#include "files/gguf.h"
+
+enum model_family { FAMILY_NONE, FAMILY_GEMMA3, FAMILY_GEMMA4, FAMILY_MLLAMA };
+const char *model_family_name(enum model_family f);
+
+enum layer_kind { LAYER_FULL, LAYER_SLIDING, LAYER_CROSS };
+
+enum { CONFIG_LAYERS_MAX = 256, CONFIG_EOS_MAX = 8 };
+
+struct rope_config {
+  double theta;   /* rope_theta / rope_parameters.*.rope_theta | rope.freq_base, rope.freq_base_swa */
+  double factor;  /* linear scaling: angles are divided by it; 1 = none. rope_scaling.factor | rope.scaling.factor (full layers only) */
+  double rotated; /* share of head_dim that rotates, 1 = all */
+};
+
+struct layer_config {
+  enum layer_kind kind; /* layer_types[l], or from the period | attention.sliding_window_pattern, or period 6 */
+  int n_q;              /* num_attention_heads | attention.head_count */
+  int n_kv;             /* num_key_value_heads | attention.head_count_kv (scalar or array) */
+  int head_dim;         /* head_dim | attention.key_length */
+  int ffn;              /* intermediate_size | feed_forward_length (scalar or array) */
+  int kv_donor;         /* layer whose keys and values this one reads; itself when it owns some */
+};
+
+struct model_config {
+  enum model_family family;
+  char architecture[64]; /* model_type | general.architecture, for people */
+  char name[128];        /* general.name or folder name, escaped */
+  int vocab;             /* vocab_size | rows of token_embd */
+  int hidden;            /* hidden_size | embedding_length */
+  int n_layers;          /* num_hidden_layers | block_count */
+  int ctx_tokens;        /* max_position_embeddings | context_length */
+  int window_tokens;     /* sliding_window | attention.sliding_window: keys seen, own included; 0 = no sliding layer */
+  float norm_eps;        /* rms_norm_eps | attention.layer_norm_rms_epsilon */
+  bool norm_plus_one;    /* weights stored as w, used as 1 + w: Gemma 3 safetensors true, GGUF false (already added) */
+  float embed_scale;     /* Gemma: sqrt(hidden), unrounded float32 */
+  float attn_scale;      /* query_pre_attn_scalar^-1/2 | 62 layers: (hidden/n_q)^-1/2, else head_dim^-1/2 */
+  float final_softcap;   /* final_logit_softcapping | same; 0 = off */
+  struct rope_config rope_full, rope_sliding;
+  int32_t bos, pad;            /* -1 = none */
+  int32_t eos[CONFIG_EOS_MAX]; /* end-of-generation ids: eos_token_id of generation_config/config | the family's own (1, 106 for Gemma 3) */
+  int n_eos;
+  struct layer_config layers[CONFIG_LAYERS_MAX];
+};
+
+/* From a GGUF's metadata. Needs token_embd.weight's shape for vocab when the file has tensors. */
+int config_from_gguf(struct model_config *c, const struct gguf *g, struct err *e);
+/* From a folder's config.json (and generation_config.json when present). Old and new spellings, nested text_config. */
+int config_from_folder(struct model_config *c, const char *folder, struct err *e);
+/* The same from text, for tests and fuzzing. generation may be NULL. */
+int config_from_json(struct model_config *c, const char *config, size_t n, const char *generation, size_t n_generation, const char *where,
+                     struct err *e);
+
+#endif

@@ -1,0 +1,54 @@
+/* weights.h — "give me tensor NAME, shape S": the weights of a model from either format, under one set of names.
+ *
+ * Names are GGUF's ("blk.3.attn_k.weight"); a safetensors checkpoint is looked up through the family's table and whichever prefix it
+ * uses (model. | language_model.model. | model.language_model.). A fetch states the shape that the code is going to assume; another
+ * shape or a type that cannot be computed with is an error that names file, tensor, expected and found.
+ *
+ *   model.gguf: tensor blk.3.attn_k.weight: expected [1024, 2560], file has [512, 2560]
+ *   model-00002-of-00003.gguf: expected part 2 of 3 beside the first part, no such file
+ *
+ * Data is borrowed from the mapped files and lives until weights_close.
+ */
+#ifndef CYGNET_WEIGHTS_H
+#define CYGNET_WEIGHTS_H
+
+#include "files/config.h"
+#include "files/safetensors.h"
+
+struct weights;
+
+struct weight_view {
+  enum dtype dtype;
+  int64_t rows, cols; /* a vector is one row */
+  size_t row_bytes;
+  const void *data; /* borrowed, in a read-only map; alignment as in the file */
+};
+
+/* path: a GGUF (any part of a split set: name-00001-of-00003.gguf), a .safetensors file or a folder with config.json.
+ * Opens and checks everything, fills *config. Returns owned. */
+struct weights *weights_open(const char *path, struct model_config *config, struct err *e);
+void weights_close(struct weights *w);
+
+/* rows 0 = a vector of cols elements. Any supported float or quantised dtype. */
+int weights_get(struct weights *w, const char *name, int64_t rows, int64_t cols, struct weight_view *out, struct err *e);
+bool weights_has(const struct weights *w, const char *name);
+/* A vector as float32 (converted; add 1 where config.norm_plus_one and the name ends in norm.weight). out holds cols floats. */
+int weights_get_vector(struct weights *w, const char *name, int64_t cols, float *out, struct err *e);
+
+/* Tensors that nobody fetched, apart from those of parts this build skips (vision, audio): a warning line per kind, or an error when
+ * strict. Call after binding. */
+int weights_report_unused(struct weights *w, bool strict, struct err *e);
+/* The file's pages of this tensor were read for the last time. */
+void weights_done_with(struct weights *w, const struct weight_view *v);
+
+/* Observers for inspect and the tokenizer. */
+const struct gguf *weights_gguf(const struct weights *w); /* first part, or NULL for safetensors */
+const char *weights_folder(const struct weights *w);      /* folder that holds the model */
+const char *weights_format(const struct weights *w);      /* "GGUF v3", "GGUF v3, 3 parts", "safetensors, 2 shards" */
+size_t weights_total_bytes(const struct weights *w);
+size_t weights_count(const struct weights *w);
+/* i-th tensor in file order: its own name and form. */
+void weights_at(const struct weights *w, size_t i, const char **name, enum dtype *dtype, int *n_dims, int64_t shape[4], size_t *n_bytes);
+int weights_unchanged(const struct weights *w, struct err *e); /* files on disk still as they were */
+
+#endif
