@@ -1,0 +1,65 @@
+/* attn.h — THE attention interface: storage of keys and values, and softmax(q·kᵀ·scale)·v over intervals.
+ *
+ * Rules
+ *   1. attn_prepare looks at the batch once per step and builds whatever tables the backend wants, in memory taken at start. attn_run allocates
+ *      nothing and decides nothing.
+ *   2. run learns everything about masks from lo/hi. A backend that cannot express an interval refuses in `open`; it never approximates.
+ *   3. A row with an empty interval gives zeros.
+ *   4. Page 0 of each pool is never handed out; its memory exists and absorbs stray writes. Slot 0 = the row writes nothing.
+ *   5. The result of a row depends on its own q, its interval and the keys and values in it; to the bit it does not depend on other rows, on
+ *      how the prompt was cut, on page size, or on threads: keys are walked in tiles and segments at absolute positions (ATTN_TILE,
+ *      ATTN_SEGMENT), ascending; a key outside the interval contributes exactly nothing.
+ *   6. A stored key is stored as it would be recomputed: rounding to the cache's type happens per row and head (Q8_0: per 32 values).
+ *   7. Rows of this step write before any row reads: a row may see other rows of the same step.
+ * Graph mode adds two verbs here, bind and refresh.
+ * Every backend is compared with attn_ref by tests/compute/t_attn.c.
+ */
+#ifndef CYGNET_ATTN_H
+#define CYGNET_ATTN_H
+
+#include "base/workers.h"
+#include "compute/batch.h"
+#include "compute/kern.h"
+#include "compute/tensor.h"
+
+enum {
+  ATTN_TILE = 32,      /* keys per softmax tile, at absolute positions */
+  ATTN_SEGMENT = 1024, /* keys per independently computed partial result, at absolute positions; a multiple of ATTN_TILE */
+};
+
+struct attn_layer {
+  enum kv_kind kind;
+  int n_q, n_kv, head_dim; /* query head i uses kv head i / (n_q / n_kv) */
+  float scale;
+  int owner; /* layer whose keys and values are read; the layer itself unless it shares a donor's */
+};
+
+struct attn_config {
+  const struct attn_layer *layers; /* copied */
+  int n_layers;
+  enum dtype kv_dtype; /* F32, F16, BF16, Q8_0 */
+  int page_tokens;
+  int n_pages[KV_KINDS]; /* without page 0 */
+  int rows_max, seqs_max, tokens_max;
+  const struct kern *kern;
+  struct workers *workers; /* borrows; may be NULL */
+};
+
+struct attn;
+struct attn_ops {
+  const char *name;                                                 /* "cpu", "ref" */
+  struct attn *(*open)(const struct attn_config *c, struct err *e); /* takes all memory; refuses what it cannot do with a sentence */
+  void (*close)(struct attn *a);
+  void (*prepare)(struct attn *a, const struct batch *b); /* b must live until the step's last run */
+  /* q [n_rows, n_q * head_dim]; k, v [n_rows, n_kv * head_dim], or NULL when the layer reads a donor; out like q. All F32. */
+  void (*run)(struct attn *a, int layer, const struct tensor *q, const struct tensor *k, const struct tensor *v, struct tensor *out);
+};
+
+extern const struct attn_ops attn_cpu_ops; /* paged, tiled, online softmax, kernels of the chosen instruction set */
+extern const struct attn_ops attn_ref_ops; /* the oracle: float64 loops over the interval, ten lines of arithmetic */
+
+/* Bytes of one token's keys and values in one layer, and of a whole cache as open would take it. */
+size_t attn_slot_bytes(enum dtype kv_dtype, int n_kv, int head_dim);
+size_t attn_bytes(const struct attn_config *c);
+
+#endif

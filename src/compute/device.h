@@ -1,0 +1,67 @@
+/* device.h — THE list of operations that a model may call.
+ *
+ * Each op is one or two calls of an accelerator's library and one short function in cpu.c. Tensors are [rows, cols]; an op works on x.rows rows. Ops are
+ * called in order from the engine thread; they allocate nothing. An op whose rows are independent splits them over the workers.
+ * y may be x where the op is elementwise (add, scale, rmsnorm, gated, rope, softcap).
+ */
+#ifndef CYGNET_DEVICE_H
+#define CYGNET_DEVICE_H
+
+#include "base/workers.h"
+#include "compute/attn.h"
+#include "compute/gemm.h"
+
+struct rope_table { /* cos and sin of one step's rows, shared by all layers with the same rope: [rows_max, head_dim / 2] each */
+  int head_dim;
+  double theta, factor; /* angle of pair i at position p: float32(p) * float32(theta^(-2i/head_dim) / factor), cos and sin in float32 */
+  int n_rotated;        /* pairs that rotate; the others have angle 0 */
+  float *inv_freq;      /* [head_dim / 2] */
+  struct tensor cos, sin;
+};
+
+struct device;
+struct device_config {
+  enum isa isa;
+  int n_threads;          /* 0 = by itself */
+  int rows_max, cols_max; /* largest x of any linear */
+};
+
+struct device_ops {
+  const char *name;
+  struct device *(*open)(const struct device_config *c, struct err *e);
+  void (*close)(struct device *d);
+
+  /* memory */
+  int (*alloc)(struct device *d, struct tensor *t, int rows, int cols, const char *what, struct err *e); /* F32, zeroed */
+  void (*free)(struct device *d, struct tensor *t);
+  /* Make w (source, dtype, rows, cols filled in) ready for linear. Packs; refuses what cannot be computed. */
+  int (*weight_bind)(struct device *d, struct weight *w, const char *name, struct err *e);
+  void (*weight_free)(struct device *d, struct weight *w);
+  int (*rope_init)(struct device *d, struct rope_table *t, int head_dim, double theta, double factor, double rotated, struct err *e);
+  void (*rope_free)(struct device *d, struct rope_table *t);
+
+  /* arithmetic */
+  void (*embed)(struct device *d, struct tensor *y, const struct weight *table, const int32_t *ids,
+                float scale); /* y.rows ids; rows dequantised */
+  void (*linear)(struct device *d, int n_w, const struct weight *const *w, struct tensor *const *y, const struct tensor *x);
+  /* Norm over groups of x.cols / groups columns with the same w each (q and k norms: groups = heads). w NULL = 1. */
+  void (*rmsnorm)(struct device *d, struct tensor *y, const struct tensor *x, const float *w, int groups, float eps);
+  void (*add_rmsnorm)(struct device *d, struct tensor *y, const struct tensor *x, const float *w, float eps); /* y += norm(x) ⊙ w */
+  void (*add)(struct device *d, struct tensor *y, const struct tensor *x);
+  void (*scale)(struct device *d, struct tensor *y, const struct tensor *x, float s);
+  void (*gated)(struct device *d, struct tensor *y, const struct tensor *gate, const struct tensor *up, enum act act);
+  void (*rope_step)(struct device *d, struct rope_table *t, const int32_t *pos, int rows); /* fill the table for this step's rows */
+  void (*rope)(struct device *d, struct tensor *x, const struct rope_table *t);            /* every head of every row, in place */
+  void (*softcap)(struct device *d, struct tensor *y, const struct tensor *x, float cap);
+  void (*gather)(struct device *d, struct tensor *y, const struct tensor *x, const int32_t *rows); /* y.rows of them */
+};
+
+struct device { /* first member of a backend's own struct */
+  const struct device_ops *ops;
+  const struct kern *kern; /* CPU kernels (also for sampling) */
+  struct workers *workers; /* owned by the device */
+};
+
+extern const struct device_ops device_cpu_ops;
+
+#endif

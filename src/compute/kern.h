@@ -1,0 +1,50 @@
+/* kern.h — the table of hot kernels of one instruction set, chosen once at start.
+ *
+ * kern_ref.c is plain C and readable; kern_avx2.c and kern_avx512.c fill the same table. Every kernel works on one row (or a
+ * fixed small group) in a fixed order of operations, so that a row's bits depend on that row alone. Levels may differ from each other in the last bits.
+ * x, y: float32, any alignment unless said. Lengths need not be multiples of anything.
+ */
+#ifndef CYGNET_KERN_H
+#define CYGNET_KERN_H
+
+#include "base/dtype.h"
+
+enum isa { ISA_AUTO, ISA_REF, ISA_AVX2, ISA_AVX512 };
+enum act { ACT_GELU_TANH, ACT_SILU };
+
+struct gemm_kern; /* gemm_kern.h */
+struct attn_kern; /* attn_kern.h */
+
+struct kern {
+  enum isa isa;
+  const char *name; /* "ref", "avx2", "avx512" */
+  const struct gemm_kern *gemm;
+  const struct attn_kern *attn;
+
+  /* y = x / sqrt(mean(x²) + eps) ⊙ w; w NULL = 1. y may be x. */
+  void (*rmsnorm)(float *y, const float *x, const float *w, int n, float eps);
+  /* y += x / sqrt(mean(x²) + eps) ⊙ w */
+  void (*add_rmsnorm)(float *y, const float *x, const float *w, int n, float eps);
+  void (*add)(float *y, const float *x, int n);
+  void (*scale)(float *y, const float *x, float s, int n);
+  /* y = act(gate) ⊙ up; y may be gate. gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³))) */
+  void (*gated)(float *y, const float *gate, const float *up, enum act act, int n);
+  /* Rotate-half over one head: (x[i], x[i+n/2]) by (cos[i], sin[i]), i < n/2; n even. */
+  void (*rope)(float *x, const float *cos, const float *sin, int n);
+  /* y = cap · tanh(x / cap) */
+  void (*softcap)(float *y, const float *x, float cap, int n);
+  /* Index of the greatest value, the lowest on ties; *has_nan set when a NaN or +Inf was met. */
+  int (*argmax)(const float *x, int n, bool *bad);
+};
+
+/* ISA_AUTO picks the best this machine has. NULL and a sentence when the machine lacks what was asked for. */
+const struct kern *kern_select(enum isa isa, struct err *e);
+bool kern_available(enum isa isa);
+
+extern const struct kern kern_ref;
+#if defined(__x86_64__)
+extern const struct kern kern_avx2;
+extern const struct kern kern_avx512;
+#endif
+
+#endif

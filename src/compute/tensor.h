@@ -1,0 +1,36 @@
+/* tensor.h — a matrix of activations, and a matrix of weights.
+ *
+ * A tensor has two dimensions; a head axis is a stride, not a third dimension: q of shape [rows, n_q, head_dim] is a tensor of cols = n_q * head_dim.
+ */
+#ifndef CYGNET_TENSOR_H
+#define CYGNET_TENSOR_H
+
+#include "base/dtype.h"
+
+struct tensor {
+  enum dtype dtype; /* activations are F32 on the CPU */
+  int rows, cols;
+  size_t row_bytes; /* distance of rows; a multiple of 64 */
+  void *data;       /* on the device */
+};
+
+static inline float *tensor_row(const struct tensor *t, int row) { return (float *)((char *)t->data + (size_t)row * t->row_bytes); }
+/* The same memory with another number of rows (n <= rows allocated). */
+static inline struct tensor tensor_rows(struct tensor t, int n) {
+  t.rows = n;
+  return t;
+}
+
+/* A weight matrix bound for products y = x·Wᵀ and for row look-up: [rows = n_out, cols = n_in].
+ * `source` is the file's form (borrowed, mapped, read-only); `packed` is the device's own layout, NULL when the device computes from source. */
+struct weight {
+  enum dtype dtype;
+  int rows, cols;
+  size_t row_bytes; /* of source */
+  const void *source;
+  void *packed; /* owned by the device: device_ops.weight_free */
+  size_t packed_bytes;
+  int layout; /* device's own note on packed */
+};
+
+#endif
