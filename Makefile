@@ -3,6 +3,7 @@
 #   make                 release build: build/cygnet, build/libcygnet.a, build/libcygnet.so
 #   make check           layers + format + unit tests under ASan and UBSan     (before each commit)
 #   make test            every test, optimised build                          T=kv or T=files/gguf narrows
+#   make simde           AVX-512 kernels under emulation
 #   make tsan            engine and server tests under ThreadSanitizer
 #   make corpus          replay all fuzz corpora with the ordinary compiler
 #   make fuzz F=gguf     libFuzzer on one target (needs clang)                SECONDS=60
@@ -10,7 +11,7 @@
 #   make golden          regenerate the golden files (needs a Python environment, see tools/golden)
 #   make install PREFIX=/usr/local
 #
-# MODE=release|debug|asan|tsan picks the build; objects of each live apart in build/MODE. BUILD=dir moves it all.
+# MODE=release|debug|asan|tsan|simde picks the build; objects of each live apart in build/MODE. BUILD=dir moves it all.
 # Rooms stand in the order of who may use whom (tools/layers.sh is the exact rule); a test in tests/ROOM links that room and those before it.
 
 MODE  ?= release
@@ -24,6 +25,8 @@ WARN   := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prot
 CFLAGS_release := -O2 -g
 CFLAGS_debug   := -O0 -g -DCYGNET_DEBUG
 CFLAGS_asan    := -O1 -g -DCYGNET_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+# AVX-512 kernels emulated by SIMDe, so that they are tested on machines that lack them
+CFLAGS_simde   := -O2 -g -DCYGNET_DEBUG -DCYGNET_SIMDE -Wno-conversion -Wno-shadow
 CFLAGS_tsan    := -O1 -g -DCYGNET_DEBUG -fsanitize=thread -fno-omit-frame-pointer
 # -ffp-contract=off: a*b+c is fused only where a kernel says so; otherwise results would differ by compiler and inlining.
 BASE_CFLAGS := -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -ffp-contract=off -fno-math-errno -fvisibility=hidden -fPIC -pthread -MMD -MP
@@ -35,7 +38,11 @@ ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)
 ifeq ($(ARCH),x86_64)
 BASE_CFLAGS += -march=x86-64-v2
 ISA_avx2   := -mavx2 -mfma -mf16c -mbmi2
+ifeq ($(MODE),simde)
+ISA_avx512 := $(ISA_avx2)
+else
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16 -mfma -mf16c -mbmi2
+endif
 endif
 
 LIBS_base   := -lm
@@ -50,7 +57,7 @@ lib_of  = $(OBJ)/lib/$(1).a
 # rooms up to and including $(1), last first (link order)
 upto    = $(if $(filter $(1),$(firstword $(2))),$(1),$(call upto,$(1),$(wordlist 2,99,$(2))) $(firstword $(2)))
 
-.PHONY: all check test tsan corpus fuzz bench golden install clean format layers help
+.PHONY: all check test simde tsan corpus fuzz bench golden install clean format layers help
 all: $(BUILD)/cygnet $(BUILD)/libcygnet.a $(BUILD)/libcygnet.so $(BUILD)/cygnet.pc
 
 $(OBJ)/src/%_avx2.o:   EXTRA_CFLAGS += $(ISA_avx2)
@@ -104,6 +111,8 @@ test: $(SELECTED)
 	@tools/run_tests.sh $(SELECTED)
 check: layers format-check
 	@$(MAKE) --no-print-directory MODE=asan test
+simde:
+	@$(MAKE) --no-print-directory MODE=simde test T=compute
 tsan:
 	@$(MAKE) --no-print-directory MODE=tsan test T=engine
 	@$(MAKE) --no-print-directory MODE=tsan test T=server
@@ -143,6 +152,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 help:
-	@sed -n '3,14p' Makefile | sed 's/^# \{0,1\}//'
+	@sed -n '3,15p' Makefile | sed 's/^# \{0,1\}//'
 
 -include $(shell find $(OBJ) -name '*.d' 2>/dev/null)
