@@ -1,0 +1,202 @@
+/* cygnet.h — the whole public interface of the library: open a model, submit prompts, step, read events.
+ *
+ * The command line, the server, the bench and other people's programs are all built on these functions and nothing else.
+ *
+ *     struct cygnet_options o = {.model = "gemma.gguf"};
+ *     struct cygnet_error e;
+ *     struct cygnet *c = cygnet_open(&o, &e);                      // NULL: e.message says why
+ *     int32_t *ids; size_t n;
+ *     cygnet_encode(c, "The capital of France is", 24, 0, 1, &ids, &n);
+ *     struct cygnet_request r = {.prompt = ids, .n_prompt = n, .max_tokens = 16};
+ *     if (!cygnet_submit(c, &r, &e)) ...
+ *     struct cygnet_event ev;
+ *     while (cygnet_step(c))
+ *       while (cygnet_next_event(c, &ev)) fwrite(ev.text, 1, ev.n_text, stdout);
+ *     cygnet_free(ids); cygnet_close(c);
+ *
+ * Rules
+ *   1. A struct cygnet belongs to one thread: open, submit, abort, step, next_event, stats and close are called from it. Tokenising, decoding
+ *      and rendering (cygnet_encode, _decode, _render, _info) may be called from any thread at any time.
+ *   2. Structures of options are zeroed first; zero means the default. Pointers inside them are borrowed for the call only.
+ *   3. What is documented as "owned" is released with cygnet_free.
+ *   4. A request can fail; then its last event says why. A call that fails returns 0, NULL or -1 and fills *e (which may be NULL).
+ *   5. All memory is taken in cygnet_open; nothing grows with traffic.
+ *   6. Same model file, options of numerics (isa, kv_type) and seed: a request's tokens do not depend on what else is running, on how its prompt
+ *      was cut into chunks, or on the number of threads.
+ */
+#ifndef CYGNET_H
+#define CYGNET_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CYGNET_VERSION "0.1.0"
+#define CYGNET_API     __attribute__((visibility("default")))
+
+struct cygnet; /* a loaded model with its engine */
+
+struct cygnet_error {
+  int status;      /* as HTTP would say it: 400 bad input or file, 404, 413, 499, 500, 503 */
+  int exit_status; /* 2: usage or input file; 1: the work failed */
+  char message[512];
+};
+
+struct cygnet_options {
+  const char *model;        /* GGUF file (first part of a split set), .safetensors file or folder. Required */
+  int threads;              /* 0: what the affinity mask and the cgroup allow */
+  int ctx_tokens;           /* longest sequence; 0: the model's own limit, or less if memory is short */
+  const char *kv_type;      /* "bf16" (default), "f16", "f32", "q8_0" */
+  const char *isa;          /* "auto" (default), "ref", "avx2", "avx512" */
+  const char *attn;         /* "cpu" (default), "ref" */
+  const char *backend;      /* "cpu" */
+  int page_tokens;          /* 1, 2, 4 ... 256; 0: 16 */
+  int chunk_tokens;         /* most prompt tokens in one step; 0: 512 */
+  int max_running;          /* requests computed at the same time; 0: 16 */
+  int max_queued;           /* requests waiting; 0: 1024; more are refused with 503 */
+  double swa_full_ratio;    /* tokens of the sliding pool per token of the full pool; 0: by itself */
+  size_t mem_bytes;         /* limit for weights, scratch and cache together; 0: what the machine has free */
+  double mem_fraction;      /* share of free memory that may be taken when mem_bytes is 0; 0: 0.8 */
+  int disable_prefix_cache; /* nothing is reused between requests */
+  int disable_graph;        /* every step is prepared anew */
+  int quiet;                /* no progress on stderr */
+};
+
+CYGNET_API struct cygnet *cygnet_open(const struct cygnet_options *o, struct cygnet_error *e);
+CYGNET_API void cygnet_close(struct cygnet *c);
+CYGNET_API void cygnet_free(void *owned);
+CYGNET_API const char *cygnet_version(void);
+
+/* ---- facts ------------------------------------------------------------------------------------------------------------ */
+
+struct cygnet_info { /* strings live as long as the struct cygnet */
+  const char *name, *architecture, *format, *isa, *kv_type, *chat_family;
+  int vocab, hidden, n_layers, n_layers_sliding;
+  int ctx_tokens, ctx_tokens_model, window_tokens;
+  int threads, page_tokens, chunk_tokens, max_running;
+  int pool_full_tokens, pool_sliding_tokens;
+  size_t weight_bytes, packed_bytes, kv_bytes, scratch_bytes; /* weight_bytes: in the file */
+  size_t kv_token_bytes_full, kv_token_bytes_sliding;         /* one token in all layers of a kind */
+  double load_ms;
+};
+CYGNET_API void cygnet_info(const struct cygnet *c, struct cygnet_info *out);
+
+/* ---- text --------------------------------------------------------------------------------------------------------------- */
+
+/* special != 0: spellings of control tokens become those tokens. bos != 0: exactly one BOS in front. *ids is owned. */
+CYGNET_API int cygnet_encode(const struct cygnet *c, const char *text, size_t n_text, int special, int bos, int32_t **ids, size_t *n_ids);
+/* Text of ids, NUL terminated, owned. skip_special != 0 leaves control tokens out. */
+CYGNET_API char *cygnet_decode(const struct cygnet *c, const int32_t *ids, size_t n_ids, int skip_special, size_t *n_text);
+/* Ids of a conversation: messages and tools are JSON in OpenAI form; tools and options may be NULL. options is a JSON object:
+ * add_generation_prompt (true), continue_final_message (false), enable_thinking. *ids is owned; *text (may be NULL) is owned. */
+CYGNET_API int cygnet_render(const struct cygnet *c, const char *messages_json, const char *tools_json, const char *options_json,
+                             int32_t **ids, size_t *n_ids, char **text, struct cygnet_error *e);
+
+/* ---- requests ------------------------------------------------------------------------------------------------------------- */
+
+struct cygnet_bias {
+  int32_t id;
+  float bias; /* added to the logit; -100 or less bans */
+};
+
+struct cygnet_sampling {     /* zero = the value in brackets */
+  double temperature;        /* 0 = greedy */
+  int top_k;                 /* [all] */
+  double top_p;              /* (0, 1] [1] */
+  double min_p;              /* [0, 1] [0] */
+  double frequency_penalty;  /* -2 .. 2 [0] */
+  double presence_penalty;   /* -2 .. 2 [0] */
+  double repetition_penalty; /* (0, 2] [1]; over generated tokens */
+  int has_seed;
+  uint64_t seed;  /* without has_seed: a fresh one, reported in the last event */
+  int min_tokens; /* no end before that many */
+  const struct cygnet_bias *bias;
+  size_t n_bias;
+};
+
+struct cygnet_request {
+  const int32_t *prompt; /* taken as they are: no BOS is added */
+  size_t n_prompt;       /* >= 1 */
+  int max_tokens;        /* tokens to generate; 0 = none (with prompt logits), -1 = as many as fit */
+  struct cygnet_sampling sampling;
+  const char *const *stop; /* stop strings, at most 16 */
+  size_t n_stop;
+  const int32_t *stop_ids; /* beside the model's own end-of-generation ids */
+  size_t n_stop_ids;
+  int keep_stop;    /* the stop string or token stays in the output */
+  int ignore_eos;   /* the model's own end ids do not end it */
+  int show_special; /* control tokens appear in the text */
+  int logprobs;     /* -1.. : 0 = none, 1 + N = the sampled token's and the N best (N <= 20) */
+  int priority;     /* higher first */
+  /* For every row of the prompt, in order: its logits, valid during the call. For evaluations and `logits`. */
+  void (*on_logits)(void *ctx, int position, const float *logits, int vocab);
+  /* Hidden states of every prompt row: layer 0 = scaled embedding, l + 1 = output of layer l. */
+  void (*on_hidden)(void *ctx, int layer, int position, const float *x, int hidden);
+  void *callback_ctx;
+  void *user; /* comes back in every event */
+};
+
+/* Returns the request's number (> 0), or 0: bad parameters, can never fit (400), queue full (503). */
+CYGNET_API uint64_t cygnet_submit(struct cygnet *c, const struct cygnet_request *r, struct cygnet_error *e);
+/* Ends a request; its last event has finish CYGNET_FINISH_ABORT. Unknown numbers are ignored. */
+CYGNET_API void cygnet_abort(struct cygnet *c, uint64_t request);
+
+/* One step: admit, fill a batch, compute, sample. Returns 0 when there was nothing to do. */
+CYGNET_API int cygnet_step(struct cygnet *c);
+
+enum cygnet_finish {
+  CYGNET_FINISH_NONE,   /* not yet: a delta */
+  CYGNET_FINISH_STOP,   /* end-of-generation id, stop id or stop string */
+  CYGNET_FINISH_LENGTH, /* max_tokens or the context is used up */
+  CYGNET_FINISH_ABORT,
+  CYGNET_FINISH_ERROR /* error says why */
+};
+
+struct cygnet_logprob {
+  int32_t id;
+  float logprob;
+};
+struct cygnet_token { /* one generated token */
+  int32_t id;
+  float logprob;                    /* when asked for */
+  const struct cygnet_logprob *top; /* best first, n_top of them */
+  int n_top;
+};
+
+struct cygnet_event { /* pointers are valid until the next call on the same struct cygnet */
+  uint64_t request;
+  void *user;
+  const char *text; /* new text, complete UTF-8, NUL terminated */
+  size_t n_text;
+  const struct cygnet_token *tokens; /* new tokens; a token may come before its text */
+  size_t n_tokens;
+  enum cygnet_finish finish; /* anything but NONE: the last event of this request */
+  int matched_stop;          /* index of the stop string, or -1 */
+  int32_t matched_id;        /* id that ended it, or -1 */
+  struct cygnet_error error;
+  uint64_t seed;
+  /* usage so far */
+  int prompt_tokens, cached_tokens, completion_tokens;
+  /* timings in ms: waiting, prompt, generation */
+  double queue_ms, prefill_ms, decode_ms;
+};
+/* 1 and *ev, or 0 when there is none. */
+CYGNET_API int cygnet_next_event(struct cygnet *c, struct cygnet_event *ev);
+
+struct cygnet_stats {
+  int n_running, n_waiting;
+  int pool_full_used_tokens, pool_sliding_used_tokens;
+  uint64_t n_steps, n_finished, n_aborted, n_failed, n_retracted;
+  uint64_t prompt_tokens, generated_tokens, cached_tokens;
+  uint64_t n_fork_joins;
+};
+CYGNET_API void cygnet_stats(const struct cygnet *c, struct cygnet_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,72 @@
+/* model.h — a loaded model: its layer table, its weights on a device, its attention, and one forward pass.
+ *
+ * One forward for prefill, chunks, decode and every mix of them; one file per family reads as the specification's list of steps.
+ *
+ *   config + weights ──model_open──► struct model {device, attention, layers, scratch}        everything is allocated here
+ *   batch ──model_forward──► logits [n_out, vocab]                                            nothing is allocated here
+ *
+ * Taps: every intermediate has a name and a layer number; tests compare them with golden values and name the first that differs.
+ * Names, in order: "embed"; per layer "attn_norm" "q" "k" "v" (after norm and rope) "attn" "attn_out" "ffn_norm" "ffn" "layer_out"; "final_norm" "logits".
+ */
+#ifndef CYGNET_MODEL_H
+#define CYGNET_MODEL_H
+
+#include "compute/device.h"
+#include "files/weights.h"
+
+struct model_plan { /* sizes decided by the engine before anything is loaded */
+  enum isa isa;
+  int n_threads;
+  const struct attn_ops *attn; /* NULL = attn_cpu_ops */
+  enum dtype kv_dtype;
+  int page_tokens;
+  int n_pages[KV_KINDS];
+  int rows_max; /* rows of a batch */
+  int out_max;  /* rows whose logits may be wanted in one batch */
+  int seqs_max, tokens_max;
+};
+
+typedef void (*model_tap_fn)(void *ctx, const char *name, int layer, const float *x, int rows, int cols);
+
+struct model;
+struct model_ops {
+  enum model_family family;
+  /* Bind weights, allocate scratch. m->config, device and attn are ready. */
+  int (*load)(struct model *m, struct weights *w, struct err *e);
+  void (*unload)(struct model *m);
+  void (*forward)(struct model *m, const struct batch *b, struct tensor *logits);
+};
+
+struct model { /* a family's own struct begins with it */
+  const struct model_ops *ops;
+  struct model_config config;
+  struct model_plan plan;
+  struct device *dev;
+  const struct attn_ops *attn_ops;
+  struct attn *attn;
+  struct tensor logits; /* [out_max, vocab]: what forward fills */
+  size_t weight_bytes, packed_bytes, scratch_bytes, kv_bytes;
+  model_tap_fn tap; /* NULL outside tests and `logits --hidden` */
+  void *tap_ctx;
+};
+
+/* w is borrowed and must outlive the model (embedding rows are read from the mapped file). Returns owned. */
+struct model *model_open(const struct model_config *c, struct weights *w, const struct model_plan *plan, struct err *e);
+void model_close(struct model *m);
+/* Logits of the batch's `out` rows: m->logits with rows = b->n_out. Borrowed until the next call. */
+struct tensor model_forward(struct model *m, const struct batch *b);
+
+/* The attention layers of a config, for planning memory before anything is loaded. layers has room for CONFIG_LAYERS_MAX. Returns their number. */
+int model_attn_layers(const struct model_config *c, struct attn_layer *layers);
+/* Estimate of everything but keys, values and packed weights: scratch of rows_max rows, logits of out_max. */
+size_t model_scratch_bytes(const struct model_config *c, const struct model_plan *plan);
+
+#define TAP(m, name, layer, x)                                                                                                             \
+  do {                                                                                                                                     \
+    if ((m)->tap) model_tap((m), (name), (layer), (x));                                                                                    \
+  } while (0)
+void model_tap(struct model *m, const char *name, int layer, const struct tensor *x);
+
+extern const struct model_ops model_gemma3_ops;
+
+#endif
