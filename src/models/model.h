@@ -24,13 +24,17 @@ struct model_plan { /* sizes decided by the engine before anything is loaded */
   int rows_max; /* rows of a batch */
   int out_max;  /* rows whose logits may be wanted in one batch */
   int seqs_max, tokens_max;
+  bool quiet; /* no progress on stderr while weights are packed */
 };
 
-typedef void (*model_tap_fn)(void *ctx, const char *name, int layer, const float *x, int rows, int cols);
+/* Called for one row at a time: row is the batch's row, or for "final_norm" and "logits" the index into its `out`. */
+typedef void (*model_tap_fn)(void *ctx, const char *name, int layer, int row, const float *x, int cols);
 
 struct model;
 struct model_ops {
   enum model_family family;
+  struct model *(*new_model)(void); /* the family's own struct, zeroed */
+  void (*delete_model)(struct model *m);
   /* Bind weights, allocate scratch. m->config, device and attn are ready. */
   int (*load)(struct model *m, struct weights *w, struct err *e);
   void (*unload)(struct model *m);

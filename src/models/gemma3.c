@@ -1,0 +1,266 @@
+/* gemma3.c — Gemma 3 text, 270M to 27B. docs/models/gemma3.md has tensors, numerics and quirks.
+ *
+ *   h = E[token] · sqrt(hidden)                                          unrounded float32, see DISAGREE below
+ *   each layer:
+ *     x = norm(h, attn_norm)
+ *     q, k, v = Wq x, Wk x, Wv x;   q = rope(norm(q, q_norm));  k = rope(norm(k, k_norm))        per head
+ *     h = h + norm(Wo attention(q, k, v), post_attention_norm)
+ *     x = norm(h, ffn_norm)
+ *     h = h + norm(Wd (gelu(Wg x) ⊙ Wu x), post_ffw_norm)
+ *   logits = softcap(E norm(h, output_norm))                             tied unless output.weight exists; softcap off in released files
+ *
+ * norm is x / rms(x) ⊙ w with 1 already added to w. Sliding layers rotate with theta 1e4 and no scaling, full layers with theta 1e6 and linear scaling.
+ * Only rows whose logits are wanted go through what follows the last attention: no other row's result is ever read.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "models/model.h"
+
+struct gemma3_layer {
+  float *attn_norm, *post_attention_norm, *ffn_norm, *post_ffw_norm; /* [hidden] */
+  float *q_norm, *k_norm;                                            /* [head_dim] */
+  struct weight q;                                                   /* [n_q * head_dim, hidden] */
+  struct weight k, v;                                                /* [n_kv * head_dim, hidden] */
+  struct weight o;                                                   /* [hidden, n_q * head_dim] */
+  struct weight gate, up;                                            /* [ffn, hidden] */
+  struct weight down;                                                /* [hidden, ffn] */
+  const struct rope_table *rope;
+};
+
+struct gemma3 {
+  struct model base; /* first */
+  struct gemma3_layer layers[CONFIG_LAYERS_MAX];
+  struct weight embed; /* [vocab, hidden]; also the head when tied */
+  struct weight head;  /* [vocab, hidden]; rows 0 when tied */
+  float *output_norm;
+  struct arena vectors; /* every norm weight */
+  struct rope_table rope_full, rope_sliding;
+  struct tensor h, x, y;         /* [rows_max, hidden] */
+  struct tensor q, attn, k, v;   /* [rows_max, heads * head_dim], widest layer */
+  struct tensor gate, up;        /* [rows_max, ffn], widest layer */
+  struct tensor h_out, attn_out; /* the wanted rows of h and attn: [out_max, ...] */
+};
+
+static struct model *gemma3_new(void) { return xcalloc(1, sizeof(struct gemma3)); }
+static void gemma3_delete(struct model *m) { free(m); }
+
+/* ---- loading ---------------------------------------------------------------------------------------------------------- */
+
+static int load_vector(struct gemma3 *g, struct weights *w, const char *name, int n, float **out, struct err *e) {
+  *out = arena_alloc(&g->vectors, (size_t)n * sizeof(float));
+  return weights_get_vector(w, name, n, *out, e);
+}
+
+static int load_matrix(struct gemma3 *g, struct weights *w, const char *name, int rows, int cols, struct weight *out, struct err *e) {
+  struct weight_view v;
+  if (weights_get(w, name, rows, cols, &v, e)) return -1;
+  *out = (struct weight){.dtype = v.dtype, .rows = rows, .cols = cols, .row_bytes = v.row_bytes, .source = v.data};
+  struct model *m = &g->base;
+  if (m->dev->ops->weight_bind(m->dev, out, name, e)) return -1;
+  m->weight_bytes += (size_t)rows * v.row_bytes;
+  m->packed_bytes += out->packed_bytes;
+  if (out->packed) weights_done_with(w, &v);
+  return 0;
+}
+
+static int load_layer(struct gemma3 *g, struct weights *w, int l, struct err *e) {
+  const struct model_config *c = &g->base.config;
+  const struct layer_config *lc = &c->layers[l];
+  struct gemma3_layer *y = &g->layers[l];
+  int n_qd = lc->n_q * lc->head_dim, n_kvd = lc->n_kv * lc->head_dim;
+  const struct {
+    const char *name;
+    float **out;
+    int n;
+  } vectors[] = {{"attn_norm", &y->attn_norm, c->hidden},   {"post_attention_norm", &y->post_attention_norm, c->hidden},
+                 {"ffn_norm", &y->ffn_norm, c->hidden},     {"post_ffw_norm", &y->post_ffw_norm, c->hidden},
+                 {"attn_q_norm", &y->q_norm, lc->head_dim}, {"attn_k_norm", &y->k_norm, lc->head_dim}};
+  const struct {
+    const char *name;
+    struct weight *out;
+    int rows, cols;
+  } matrices[] = {{"attn_q", &y->q, n_qd, c->hidden},         {"attn_k", &y->k, n_kvd, c->hidden},
+                  {"attn_v", &y->v, n_kvd, c->hidden},        {"attn_output", &y->o, c->hidden, n_qd},
+                  {"ffn_gate", &y->gate, lc->ffn, c->hidden}, {"ffn_up", &y->up, lc->ffn, c->hidden},
+                  {"ffn_down", &y->down, c->hidden, lc->ffn}};
+  char name[64];
+  for (size_t i = 0; i < ARRAY_LEN(vectors); i++) {
+    snprintf(name, sizeof name, "blk.%d.%s.weight", l, vectors[i].name);
+    if (load_vector(g, w, name, vectors[i].n, vectors[i].out, e)) return -1;
+  }
+  for (size_t i = 0; i < ARRAY_LEN(matrices); i++) {
+    snprintf(name, sizeof name, "blk.%d.%s.weight", l, matrices[i].name);
+    if (load_matrix(g, w, name, matrices[i].rows, matrices[i].cols, matrices[i].out, e)) return -1;
+  }
+  y->rope = lc->kind == LAYER_SLIDING ? &g->rope_sliding : &g->rope_full;
+  return 0;
+}
+
+static int alloc_scratch(struct gemma3 *g, struct err *e) {
+  struct model *m = &g->base;
+  const struct model_config *c = &m->config;
+  int q = 0, kv = 0, ffn = 0, rows = m->plan.rows_max;
+  for (int l = 0; l < c->n_layers; l++) {
+    q = MAX(q, c->layers[l].n_q * c->layers[l].head_dim);
+    kv = MAX(kv, c->layers[l].n_kv * c->layers[l].head_dim);
+    ffn = MAX(ffn, c->layers[l].ffn);
+  }
+  const struct {
+    struct tensor *t;
+    int rows, cols;
+  } need[] = {{&g->h, rows, c->hidden},
+              {&g->x, rows, c->hidden},
+              {&g->y, rows, c->hidden},
+              {&g->q, rows, q},
+              {&g->attn, rows, q},
+              {&g->k, rows, kv},
+              {&g->v, rows, kv},
+              {&g->gate, rows, ffn},
+              {&g->up, rows, ffn},
+              {&g->h_out, m->plan.out_max, c->hidden},
+              {&g->attn_out, m->plan.out_max, q}};
+  for (size_t i = 0; i < ARRAY_LEN(need); i++)
+    if (m->dev->ops->alloc(m->dev, need[i].t, need[i].rows, need[i].cols, "activations", e)) return -1;
+  return 0;
+}
+
+static int gemma3_load(struct model *m, struct weights *w, struct err *e) {
+  struct gemma3 *g = (struct gemma3 *)m;
+  const struct model_config *c = &m->config;
+  const struct device_ops *d = m->dev->ops;
+  int head_dim = c->layers[0].head_dim; /* one head size in this family; both rope tables rest on it */
+  size_t vector_bytes = align_up((size_t)c->hidden * sizeof(float), 64);
+  for (int l = 0; l < c->n_layers; l++) {
+    if (c->layers[l].head_dim != head_dim || head_dim % 2)
+      return err_set(e, ERR_UNSUPPORTED, "layer %d: expected one even head size in all layers, found %d beside %d", l,
+                     c->layers[l].head_dim, head_dim);
+    vector_bytes += 4 * align_up((size_t)c->hidden * sizeof(float), 64) + 2 * align_up((size_t)c->layers[l].head_dim * sizeof(float), 64);
+  }
+  if (arena_init(&g->vectors, vector_bytes, "norm weights", e)) return -1;
+  if (d->rope_init(m->dev, &g->rope_full, head_dim, c->rope_full.theta, c->rope_full.factor, c->rope_full.rotated, e)) return -1;
+  if (d->rope_init(m->dev, &g->rope_sliding, head_dim, c->rope_sliding.theta, c->rope_sliding.factor, c->rope_sliding.rotated, e))
+    return -1;
+  if (alloc_scratch(g, e)) return -1;
+
+  if (load_matrix(g, w, "token_embd.weight", c->vocab, c->hidden, &g->embed, e)) return -1;
+  if (weights_has(w, "output.weight") && load_matrix(g, w, "output.weight", c->vocab, c->hidden, &g->head, e)) return -1;
+  if (load_vector(g, w, "output_norm.weight", c->hidden, &g->output_norm, e)) return -1;
+  for (int l = 0; l < c->n_layers; l++) {
+    if (load_layer(g, w, l, e)) return -1;
+    if (!m->plan.quiet) log_progress("loading weights", m->weight_bytes, weights_total_bytes(w));
+  }
+  if (!m->plan.quiet) log_progress("loading weights", 1, 1);
+  return weights_report_unused(w, false, e);
+}
+
+static void gemma3_unload(struct model *m) {
+  struct gemma3 *g = (struct gemma3 *)m;
+  const struct device_ops *d = m->dev->ops;
+  for (int l = 0; l < m->config.n_layers; l++) {
+    struct gemma3_layer *y = &g->layers[l];
+    struct weight *all[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down};
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) d->weight_free(m->dev, all[i]);
+  }
+  d->weight_free(m->dev, &g->embed);
+  d->weight_free(m->dev, &g->head);
+  struct tensor *scratch[] = {&g->h, &g->x, &g->y, &g->q, &g->attn, &g->k, &g->v, &g->gate, &g->up, &g->h_out, &g->attn_out};
+  for (size_t i = 0; i < ARRAY_LEN(scratch); i++) d->free(m->dev, scratch[i]);
+  d->rope_free(m->dev, &g->rope_full);
+  d->rope_free(m->dev, &g->rope_sliding);
+  arena_free(&g->vectors);
+}
+
+/* ---- forward ---------------------------------------------------------------------------------------------------------- */
+
+/* The first rows × cols of a scratch tensor: layers may be narrower than the widest one. */
+static struct tensor part(struct tensor t, int rows, int cols) {
+  t.rows = rows;
+  t.cols = cols;
+  return t;
+}
+
+static void gemma3_forward(struct model *m, const struct batch *b, struct tensor *logits) {
+  struct gemma3 *g = (struct gemma3 *)m;
+  const struct model_config *c = &m->config;
+  const struct device_ops *d = m->dev->ops;
+  struct device *dev = m->dev;
+  const float eps = c->norm_eps;
+  int rows = b->n_rows;
+
+  d->rope_step(dev, &g->rope_full, b->pos, rows);
+  d->rope_step(dev, &g->rope_sliding, b->pos, rows);
+
+  struct tensor h = part(g->h, rows, c->hidden);
+  /* DISAGREE: the released bf16 code rounds sqrt(hidden) to bf16; float32 references and llama.cpp do not. We do not. */
+  d->embed(dev, &h, &g->embed, b->token, c->embed_scale);
+  TAP(m, "embed", -1, &h);
+
+  for (int l = 0; l < c->n_layers; l++) {
+    const struct layer_config *lc = &c->layers[l];
+    const struct gemma3_layer *y = &g->layers[l];
+    int n_qd = lc->n_q * lc->head_dim, n_kvd = lc->n_kv * lc->head_dim;
+    struct tensor x = part(g->x, rows, c->hidden), q = part(g->q, rows, n_qd), k = part(g->k, rows, n_kvd), v = part(g->v, rows, n_kvd);
+    struct tensor attn = part(g->attn, rows, n_qd);
+
+    d->rmsnorm(dev, &x, &h, y->attn_norm, 1, eps);
+    TAP(m, "attn_norm", l, &x);
+    d->linear(dev, 3, (const struct weight *[]){&y->q, &y->k, &y->v}, (struct tensor *[]){&q, &k, &v}, &x);
+    d->rmsnorm(dev, &q, &q, y->q_norm, lc->n_q, eps);
+    d->rmsnorm(dev, &k, &k, y->k_norm, lc->n_kv, eps);
+    d->rope(dev, &q, y->rope);
+    d->rope(dev, &k, y->rope);
+    TAP(m, "q", l, &q);
+    TAP(m, "k", l, &k);
+    TAP(m, "v", l, &v);
+    m->attn_ops->run(m->attn, l, &q, &k, &v, &attn);
+    TAP(m, "attn", l, &attn);
+
+    if (l == c->n_layers - 1 && !m->tap) { /* what follows serves the wanted rows only */
+      if (b->n_out == 0) return;
+      rows = b->n_out;
+      struct tensor attn_all = attn, h_all = h;
+      attn = part(g->attn_out, rows, n_qd);
+      h = part(g->h_out, rows, c->hidden);
+      d->gather(dev, &attn, &attn_all, b->out);
+      d->gather(dev, &h, &h_all, b->out);
+      x = part(g->x, rows, c->hidden);
+    }
+
+    struct tensor out = part(g->y, rows, c->hidden), gate = part(g->gate, rows, lc->ffn), up = part(g->up, rows, lc->ffn);
+    d->linear(dev, 1, (const struct weight *[]){&y->o}, (struct tensor *[]){&out}, &attn);
+    TAP(m, "attn_out", l, &out);
+    d->add_rmsnorm(dev, &h, &out, y->post_attention_norm, eps);
+
+    d->rmsnorm(dev, &x, &h, y->ffn_norm, 1, eps);
+    TAP(m, "ffn_norm", l, &x);
+    d->linear(dev, 2, (const struct weight *[]){&y->gate, &y->up}, (struct tensor *[]){&gate, &up}, &x);
+    d->gated(dev, &gate, &gate, &up, ACT_GELU_TANH);
+    d->linear(dev, 1, (const struct weight *[]){&y->down}, (struct tensor *[]){&out}, &gate);
+    TAP(m, "ffn", l, &out);
+    d->add_rmsnorm(dev, &h, &out, y->post_ffw_norm, eps);
+    TAP(m, "layer_out", l, &h);
+  }
+
+  if (b->n_out == 0) return;
+  if (m->tap) { /* every row came this far: choose now */
+    struct tensor h_all = h;
+    h = part(g->h_out, b->n_out, c->hidden);
+    d->gather(dev, &h, &h_all, b->out);
+  }
+  struct tensor x = part(g->x, b->n_out, c->hidden);
+  d->rmsnorm(dev, &x, &h, g->output_norm, 1, eps);
+  TAP(m, "final_norm", -1, &x);
+  d->linear(dev, 1, (const struct weight *[]){g->head.rows ? &g->head : &g->embed}, (struct tensor *[]){logits}, &x);
+  if (c->final_softcap > 0) d->softcap(dev, logits, logits, c->final_softcap);
+}
+
+const struct model_ops model_gemma3_ops = {.family = FAMILY_GEMMA3,
+                                           .new_model = gemma3_new,
+                                           .delete_model = gemma3_delete,
+                                           .load = gemma3_load,
+                                           .unload = gemma3_unload,
+                                           .forward = gemma3_forward};

@@ -1,0 +1,113 @@
+/* model.c — what all families share: choose the family, open device and attention, taps, planning figures. */
+#include "models/model.h"
+
+#include "base/mem.h"
+
+static const struct model_ops *const families[] = {&model_gemma3_ops};
+
+static const struct model_ops *family_ops(enum model_family family) {
+  for (size_t i = 0; i < ARRAY_LEN(families); i++)
+    if (families[i]->family == family) return families[i];
+  return NULL;
+}
+
+int model_attn_layers(const struct model_config *c, struct attn_layer *layers) {
+  for (int l = 0; l < c->n_layers; l++) {
+    const struct layer_config *from = &c->layers[l];
+    layers[l] = (struct attn_layer){.kind = from->kind == LAYER_SLIDING ? KV_SLIDING : KV_FULL,
+                                    .n_q = from->n_q,
+                                    .n_kv = from->n_kv,
+                                    .head_dim = from->head_dim,
+                                    .scale = c->attn_scale,
+                                    .owner = from->kv_donor};
+  }
+  return c->n_layers;
+}
+
+/* Widest input of any product. */
+static int cols_widest(const struct model_config *c) {
+  int widest = c->hidden;
+  for (int l = 0; l < c->n_layers; l++) {
+    widest = MAX(widest, c->layers[l].ffn);
+    widest = MAX(widest, c->layers[l].n_q * c->layers[l].head_dim);
+  }
+  return widest;
+}
+
+size_t model_scratch_bytes(const struct model_config *c, const struct model_plan *plan) {
+  size_t q = 0, kv = 0, ffn = 0;
+  for (int l = 0; l < c->n_layers; l++) {
+    const struct layer_config *y = &c->layers[l];
+    q = MAX(q, (size_t)y->n_q * (size_t)y->head_dim);
+    kv = MAX(kv, (size_t)y->n_kv * (size_t)y->head_dim);
+    ffn = MAX(ffn, (size_t)y->ffn);
+  }
+  size_t per_row = (3 * (size_t)c->hidden + 2 * q + 2 * kv + 2 * ffn) * sizeof(float);
+  size_t per_out = ((size_t)c->hidden + q + (size_t)c->vocab) * sizeof(float);
+  int n_threads = plan->n_threads > 0 ? plan->n_threads : workers_default_threads();
+  return (size_t)plan->rows_max * per_row + (size_t)plan->out_max * per_out + gemm_scratch_bytes(plan->rows_max, cols_widest(c), n_threads);
+}
+
+struct model *model_open(const struct model_config *c, struct weights *w, const struct model_plan *plan, struct err *e) {
+  const struct model_ops *ops = family_ops(c->family);
+  if (!ops) {
+    err_set(e, ERR_UNSUPPORTED, "architecture %s: expected one that this build runs (gemma3)", c->architecture);
+    return NULL;
+  }
+  struct model *m = ops->new_model();
+  m->ops = ops;
+  m->config = *c;
+  m->plan = *plan;
+
+  struct device_config dc = {.isa = plan->isa, .n_threads = plan->n_threads, .rows_max = plan->rows_max, .cols_max = cols_widest(c)};
+  m->dev = device_cpu_ops.open(&dc, e);
+  if (!m->dev) goto fail;
+
+  struct attn_layer layers[CONFIG_LAYERS_MAX];
+  struct attn_config ac = {.layers = layers,
+                           .n_layers = model_attn_layers(c, layers),
+                           .kv_dtype = plan->kv_dtype,
+                           .page_tokens = plan->page_tokens,
+                           .n_pages = {plan->n_pages[KV_FULL], plan->n_pages[KV_SLIDING]},
+                           .rows_max = plan->rows_max,
+                           .seqs_max = plan->seqs_max,
+                           .tokens_max = plan->tokens_max,
+                           .kern = m->dev->kern,
+                           .workers = m->dev->workers};
+  m->attn_ops = plan->attn ? plan->attn : &attn_cpu_ops;
+  m->attn = m->attn_ops->open(&ac, e);
+  if (!m->attn) goto fail;
+  m->kv_bytes = attn_bytes(&ac);
+  m->scratch_bytes = model_scratch_bytes(c, plan);
+
+  if (m->dev->ops->alloc(m->dev, &m->logits, plan->out_max, c->vocab, "logits", e)) goto fail;
+  if (ops->load(m, w, e)) goto fail;
+  return m;
+fail:
+  model_close(m);
+  return NULL;
+}
+
+void model_close(struct model *m) {
+  if (!m) return;
+  if (m->dev) m->ops->unload(m);
+  if (m->attn) m->attn_ops->close(m->attn);
+  if (m->dev) {
+    m->dev->ops->free(m->dev, &m->logits);
+    m->dev->ops->close(m->dev);
+  }
+  m->ops->delete_model(m);
+}
+
+struct tensor model_forward(struct model *m, const struct batch *b) {
+  CHECK(b->n_rows >= 1 && b->n_rows <= m->plan.rows_max && b->n_out <= m->plan.out_max);
+  struct tensor logits = tensor_rows(m->logits, b->n_out);
+  m->attn_ops->prepare(m->attn, b);
+  m->ops->forward(m, b, &logits);
+  TAP(m, "logits", -1, &logits);
+  return logits;
+}
+
+void model_tap(struct model *m, const char *name, int layer, const struct tensor *x) {
+  for (int r = 0; r < x->rows; r++) m->tap(m->tap_ctx, name, layer, r, tensor_row(x, r), x->cols);
+}
