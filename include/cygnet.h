@@ -80,9 +80,18 @@ struct cygnet_info { /* strings live as long as the struct cygnet */
   int pool_full_tokens, pool_sliding_tokens;
   size_t weight_bytes, packed_bytes, kv_bytes, scratch_bytes; /* weight_bytes: in the file */
   size_t kv_token_bytes_full, kv_token_bytes_sliding;         /* one token in all layers of a kind */
+  int64_t products_per_token, products_per_logits;            /* multiply-adds with weights: a prompt token; one row of logits more */
+  size_t decode_bytes;                                        /* weights that one decoding step reads */
   double load_ms;
 };
 CYGNET_API void cygnet_info(const struct cygnet *c, struct cygnet_info *out);
+
+/* What this machine can do at best with the threads and kernels of c, measured in about a second. */
+struct cygnet_floor {
+  double read_gb_s, int8_gop_s, float_gop_s;
+  const char *float_name; /* "bf16" or "f32" */
+};
+CYGNET_API int cygnet_floor(const struct cygnet *c, struct cygnet_floor *out, struct cygnet_error *e);
 
 /* ---- text --------------------------------------------------------------------------------------------------------------- */
 

@@ -67,6 +67,11 @@ static int load_matrix(struct gemma3 *g, struct weights *w, const char *name, in
   return 0;
 }
 
+static void count_products(int64_t *products, size_t *bytes, const struct weight *w) {
+  *products += (int64_t)w->rows * w->cols;
+  *bytes += w->packed ? w->packed_bytes : (size_t)w->rows * w->row_bytes;
+}
+
 static int load_layer(struct gemma3 *g, struct weights *w, int l, struct err *e) {
   const struct model_config *c = &g->base.config;
   const struct layer_config *lc = &c->layers[l];
@@ -95,6 +100,7 @@ static int load_layer(struct gemma3 *g, struct weights *w, int l, struct err *e)
   for (size_t i = 0; i < ARRAY_LEN(matrices); i++) {
     snprintf(name, sizeof name, "blk.%d.%s.weight", l, matrices[i].name);
     if (load_matrix(g, w, name, matrices[i].rows, matrices[i].cols, matrices[i].out, e)) return -1;
+    count_products(&g->base.products_per_row, &g->base.decode_bytes, matrices[i].out);
   }
   y->rope = lc->kind == LAYER_SLIDING ? &g->rope_sliding : &g->rope_full;
   return 0;
@@ -148,6 +154,7 @@ static int gemma3_load(struct model *m, struct weights *w, struct err *e) {
 
   if (load_matrix(g, w, "token_embd.weight", c->vocab, c->hidden, &g->embed, e)) return -1;
   if (weights_has(w, "output.weight") && load_matrix(g, w, "output.weight", c->vocab, c->hidden, &g->head, e)) return -1;
+  count_products(&m->products_per_out, &m->decode_bytes, g->head.rows ? &g->head : &g->embed);
   if (load_vector(g, w, "output_norm.weight", c->hidden, &g->output_norm, e)) return -1;
   for (int l = 0; l < c->n_layers; l++) {
     if (load_layer(g, w, l, e)) return -1;

@@ -50,7 +50,10 @@ struct model { /* a family's own struct begins with it */
   struct attn *attn;
   struct tensor logits; /* [out_max, vocab]: what forward fills */
   size_t weight_bytes, packed_bytes, scratch_bytes, kv_bytes;
-  model_tap_fn tap; /* NULL outside tests and `logits --hidden` */
+  int64_t products_per_row,
+      products_per_out; /* multiply-adds with weights: for each row; for each row whose logits are wanted (the head) */
+  size_t decode_bytes;  /* weights that one decoding step reads */
+  model_tap_fn tap;     /* NULL outside tests and `logits --hidden` */
   void *tap_ctx;
 };
 

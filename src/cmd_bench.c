@@ -1,0 +1,182 @@
+/* cmd_bench.c — how fast, beside how fast this machine could be.
+ *
+ * Prefill at a depth: the time of the last `prompt` tokens of a prompt of depth + prompt tokens. Decode at a depth: `batch` sequences of that length
+ * generate `gen` tokens each; counted from the moment all prompts are in. Each figure is the median of --repeat runs on random tokens.
+ * Floors: prefill = int8 operations of the layers' products; decode = bytes that a step must read (weights once, visible keys and values per sequence).
+ */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/rng.h"
+#include "commands.h"
+
+enum { LIST_MAX = 16 };
+
+struct figure {
+  const char *kind; /* "prefill", "decode" */
+  int64_t depth, batch;
+  double tokens_s, floor_tokens_s;
+};
+
+static int32_t *random_prompt(int64_t n, int vocab, uint64_t seed) {
+  int32_t *ids = xmalloc((size_t)n * sizeof *ids);
+  for (int64_t i = 0; i < n; i++) ids[i] = (int32_t)(rng_uniform(seed, (uint64_t)i, 0) * (vocab - 1));
+  return ids;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+static double median(double *v, int n) {
+  qsort(v, (size_t)n, sizeof *v, compare_doubles);
+  return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+static int drain(struct cygnet *c, int *n_done) {
+  struct cygnet_event ev;
+  while (cygnet_next_event(c, &ev)) {
+    if (ev.finish == CYGNET_FINISH_ERROR) return command_fail_public(&ev.error);
+    if (ev.finish) ++*n_done;
+  }
+  return 0;
+}
+
+/* Tokens per second of the last `prompt` tokens. */
+static int time_prefill(struct cygnet *c, int64_t depth, int64_t prompt, int vocab, uint64_t seed, double *rate) {
+  struct cygnet_error e;
+  int32_t *ids = random_prompt(depth + prompt, vocab, seed);
+  struct cygnet_request r = {.prompt = ids, .n_prompt = (size_t)(depth + prompt), .max_tokens = 1, .ignore_eos = 1};
+  struct cygnet_stats before, now;
+  cygnet_stats(c, &before);
+  uint64_t number = cygnet_submit(c, &r, &e);
+  free(ids);
+  if (!number) return command_fail_public(&e);
+  int n_done = 0, status = 0;
+  uint64_t counted_from = 0;
+  int64_t start = clock_ns();
+  while (!status && !n_done) {
+    cygnet_stats(c, &now);
+    uint64_t done = now.prompt_tokens - before.prompt_tokens;
+    if (done <= (uint64_t)depth) { /* the clock starts at the last chunk border at or before the depth */
+      start = clock_ns();
+      counted_from = done;
+    }
+    if (!cygnet_step(c)) break;
+    status = drain(c, &n_done);
+  }
+  *rate = (double)((uint64_t)(depth + prompt) - counted_from) / ((double)(clock_ns() - start) / 1e9);
+  return status;
+}
+
+/* Tokens per second of all sequences together. */
+static int time_decode(struct cygnet *c, int64_t depth, int64_t batch, int64_t gen, int vocab, uint64_t seed, double *rate) {
+  struct cygnet_error e;
+  struct cygnet_stats s;
+  cygnet_stats(c, &s);
+  uint64_t first = s.generated_tokens, prompts = s.prompt_tokens;
+  int64_t n_prompt = depth > 0 ? depth : 1;
+  for (int64_t i = 0; i < batch; i++) {
+    int32_t *ids = random_prompt(n_prompt, vocab, seed + (uint64_t)i);
+    struct cygnet_request r = {.prompt = ids, .n_prompt = (size_t)n_prompt, .max_tokens = (int)gen + 1, .ignore_eos = 1};
+    uint64_t number = cygnet_submit(c, &r, &e);
+    free(ids);
+    if (!number) return command_fail_public(&e);
+  }
+  int n_done = 0, status = 0;
+  while (!status && s.prompt_tokens - prompts < (uint64_t)(batch * n_prompt) && cygnet_step(c)) {
+    status = drain(c, &n_done);
+    cygnet_stats(c, &s);
+  }
+  first = s.generated_tokens;
+  int64_t start = clock_ns();
+  while (!status && !n_done && cygnet_step(c)) status = drain(c, &n_done);
+  double seconds = (double)(clock_ns() - start) / 1e9;
+  cygnet_stats(c, &s);
+  *rate = (double)(s.generated_tokens - first) / seconds;
+  while (!status && n_done < batch && cygnet_step(c)) status = drain(c, &n_done);
+  return status;
+}
+
+static double decode_floor(const struct cygnet_info *i, const struct cygnet_floor *f, int64_t depth, int64_t batch) {
+  int64_t sliding = i->window_tokens && depth > i->window_tokens ? i->window_tokens : depth;
+  double bytes = (double)i->decode_bytes +
+                 (double)batch * ((double)depth * (double)i->kv_token_bytes_full + (double)sliding * (double)i->kv_token_bytes_sliding);
+  return (double)batch * f->read_gb_s * 1e9 / bytes;
+}
+
+static void print_text(const struct cygnet_info *i, const struct cygnet_floor *f, const struct figure *v, int n) {
+  char a[32], b[32];
+  printf("%s, %s, %s kernels, %d thread%s, keys and values %s\n", i->name, i->format, i->isa, i->threads, i->threads == 1 ? "" : "s",
+         i->kv_type);
+  printf("  loaded in %.0f ms; resident %s; cache per token %zu B full + %zu B sliding\n", i->load_ms, mem_human(mem_resident_bytes(), a),
+         i->kv_token_bytes_full, i->kv_token_bytes_sliding);
+  printf("  machine: reads %.1f GB/s, int8 %.0f GOP/s, %s %.0f GFLOP/s; a decoding step reads %s of weights\n", f->read_gb_s, f->int8_gop_s,
+         f->float_name, f->float_gop_s, mem_human(i->decode_bytes, b));
+  printf("  %-8s %8s %6s %12s %12s %8s\n", "", "depth", "batch", "tokens/s", "floor", "reached");
+  for (int k = 0; k < n; k++)
+    printf("  %-8s %8lld %6lld %12.1f %12.1f %7.0f%%\n", v[k].kind, (long long)v[k].depth, (long long)v[k].batch, v[k].tokens_s,
+           v[k].floor_tokens_s, v[k].floor_tokens_s > 0 ? 100 * v[k].tokens_s / v[k].floor_tokens_s : 0);
+}
+
+static void print_json(const struct cygnet_info *i, const struct cygnet_floor *f, const struct figure *v, int n) {
+  json_t *runs = json_array();
+  for (int k = 0; k < n; k++)
+    json_array_append_new(runs,
+                          json_pack("{s:s, s:I, s:I, s:f, s:f}", "kind", v[k].kind, "depth", (json_int_t)v[k].depth, "batch",
+                                    (json_int_t)v[k].batch, "tokens_per_s", v[k].tokens_s, "floor_tokens_per_s", v[k].floor_tokens_s));
+  json_t *o = json_pack("{s:s, s:s, s:i, s:s, s:f, s:I, s:I, s:I, s:{s:f, s:f, s:f, s:s}, s:o}", "model", i->name, "isa", i->isa, "threads",
+                        i->threads, "kv_type", i->kv_type, "load_ms", i->load_ms, "resident_bytes", (json_int_t)mem_resident_bytes(),
+                        "kv_token_bytes_full", (json_int_t)i->kv_token_bytes_full, "kv_token_bytes_sliding",
+                        (json_int_t)i->kv_token_bytes_sliding, "machine", "read_gb_per_s", f->read_gb_s, "int8_gop_per_s", f->int8_gop_s,
+                        "float_gop_per_s", f->float_gop_s, "float_type", f->float_name, "runs", runs);
+  char *text = json_dumps(o, JSON_INDENT(2));
+  puts(text);
+  free(text);
+  json_decref(o);
+}
+
+int cmd_bench(const struct options *o) {
+  struct err e = {0};
+  int64_t depths[LIST_MAX], batches[LIST_MAX];
+  int n_depths = command_numbers(o->depths, "--depth", 0, 1 << 24, depths, LIST_MAX, &e), n_batches = 0;
+  if (n_depths > 0) n_batches = command_numbers(o->batches, "--batch", 1, 4096, batches, LIST_MAX, &e);
+  if (n_depths < 0 || n_batches < 0) return command_fail(&e);
+
+  int status = 0;
+  struct options sized = *o; /* room for what is going to be measured */
+  int64_t deepest = 0, widest = 0;
+  for (int i = 0; i < n_depths; i++) deepest = MAX(deepest, depths[i]);
+  for (int i = 0; i < n_batches; i++) widest = MAX(widest, batches[i]);
+  if (!sized.ctx) sized.ctx = deepest + MAX(o->bench_prompt, o->bench_gen) + 2;
+  if (!sized.max_running) sized.max_running = widest;
+  struct cygnet *c = command_open(&sized, &status);
+  if (!c) return status;
+
+  struct cygnet_info info;
+  struct cygnet_floor f;
+  struct cygnet_error pe;
+  cygnet_info(c, &info);
+  struct figure figures[LIST_MAX * (LIST_MAX + 1)];
+  int n = 0;
+  if (cygnet_floor(c, &f, &pe)) status = command_fail_public(&pe);
+  double *rates = xmalloc((size_t)o->repeat * sizeof *rates);
+  for (int d = 0; d < n_depths && !status; d++) {
+    for (int r = 0; r < o->repeat && !status; r++) status = time_prefill(c, depths[d], o->bench_prompt, info.vocab, (uint64_t)r, &rates[r]);
+    figures[n++] = (struct figure){"prefill", depths[d], 1, median(rates, (int)o->repeat),
+                                   f.int8_gop_s > 0 ? f.int8_gop_s * 1e9 / (2 * (double)info.products_per_token) : 0};
+    for (int b = 0; b < n_batches && !status; b++) {
+      for (int r = 0; r < o->repeat && !status; r++)
+        status = time_decode(c, depths[d], batches[b], o->bench_gen, info.vocab, (uint64_t)r, &rates[r]);
+      figures[n++] = (struct figure){"decode", depths[d], batches[b], median(rates, (int)o->repeat),
+                                     decode_floor(&info, &f, depths[d], batches[b])};
+    }
+  }
+  free(rates);
+  if (!status) (o->json ? print_json : print_text)(&info, &f, figures, n);
+  cygnet_close(c);
+  return status;
+}

@@ -1,0 +1,104 @@
+/* cmd_tokenize.c — tokenize and render: JSON lines in, JSON lines out. A vocabulary is enough; no weights are touched.
+ *
+ * A line that cannot be done gives {"error": "..."} in its place, so that line numbers keep matching; the exit status is then 2.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "commands.h"
+#include "files/json.h"
+#include "text/chat.h"
+#include "text/tok.h"
+
+static json_t *ids_json(const struct tok_ids *ids) {
+  json_t *a = json_array();
+  for (size_t i = 0; i < ids->n; i++) json_array_append_new(a, json_integer(ids->v[i]));
+  return a;
+}
+
+static json_t *tokenize_line(const struct tokenizer *t, const json_t *in, struct err *e) {
+  const char *text;
+  size_t n;
+  bool special = false, bos = false;
+  int found = json_get_string(in, "text", &text, &n, "line", e);
+  if (found == 0) err_set(e, ERR_BAD_INPUT, "line: expected a string \"text\", found none");
+  if (found != 1) return NULL;
+  if (json_get_bool(in, "special", &special, "line", e) < 0 || json_get_bool(in, "bos", &bos, "line", e) < 0) return NULL;
+  struct tok_ids ids = {0};
+  struct buf decoded;
+  buf_init(&decoded, 0);
+  tok_encode(t, str_of(text, n), special, bos, &ids);
+  tok_decode(t, ids.v, ids.n, false, &decoded);
+  json_t *out = json_object();
+  json_object_set_new(out, "ids", ids_json(&ids));
+  json_object_set_new(out, "decoded", json_stringn(buf_cstr(&decoded), decoded.len));
+  tok_ids_free(&ids);
+  buf_free(&decoded);
+  return out;
+}
+
+static json_t *render_line(const struct tokenizer *t, const json_t *in, struct err *e) {
+  const json_t *messages = json_object_get(in, "messages"), *tools = json_object_get(in, "tools"), *options = NULL;
+  bool generation = true;
+  struct chat_options o = {0};
+  if (json_get_object(in, "options", &options, "line", e) < 0) return NULL;
+  if (options && (json_get_bool(options, "add_generation_prompt", &generation, "options", e) < 0 ||
+                  json_get_bool(options, "continue_final_message", &o.continue_final_message, "options", e) < 0 ||
+                  json_get_bool(options, "enable_thinking", &o.enable_thinking, "options", e) < 0))
+    return NULL;
+  o.no_generation_prompt = !generation;
+  o.allow_media = true; /* rendering shows where media stand; running them is another matter */
+  struct chat_rendered r = {0};
+  if (chat_render(t, messages, json_is_null(tools) ? NULL : tools, &o, &r, e)) return NULL;
+  struct tok_ids ids = {0};
+  struct buf text;
+  buf_init(&text, 0);
+  chat_ids(t, &r, &ids);
+  chat_text(t, &r, &text);
+  json_t *out = json_object();
+  json_object_set_new(out, "ids", ids_json(&ids));
+  json_object_set_new(out, "text", json_stringn(buf_cstr(&text), text.len));
+  tok_ids_free(&ids);
+  buf_free(&text);
+  chat_rendered_free(&r);
+  return out;
+}
+
+static int each_line(const struct options *o, json_t *(*fn)(const struct tokenizer *, const json_t *, struct err *)) {
+  struct err e = {0};
+  if (!o->model) {
+    err_set(&e, ERR_BAD_INPUT, "no model given: add -m PATH, a GGUF file or a folder with tokenizer.json");
+    return command_fail(&e);
+  }
+  struct tokenizer *t = tok_open(o->model, &e);
+  if (!t) return command_fail(&e);
+  char *line = NULL;
+  size_t cap = 0;
+  int status = 0;
+  for (ssize_t n; (n = getline(&line, &cap, stdin)) >= 0;) {
+    while (n && (line[n - 1] == '\n' || line[n - 1] == '\r')) n--;
+    if (n == 0) continue;
+    struct err le = {0};
+    json_t *in = json_load_text(line, (size_t)n, true, "line", &le);
+    json_t *out = in ? fn(t, in, &le) : NULL;
+    if (!out) {
+      out = json_object();
+      json_object_set_new(out, "error", json_string(le.msg));
+      status = 2;
+    }
+    struct buf b;
+    buf_init(&b, 0);
+    json_put(&b, out);
+    buf_putc(&b, '\n');
+    fwrite(b.data, 1, b.len, stdout);
+    buf_free(&b);
+    json_decref(out);
+    json_decref(in);
+  }
+  free(line);
+  tok_close(t);
+  return status;
+}
+
+int cmd_tokenize(const struct options *o) { return each_line(o, tokenize_line); }
+int cmd_render(const struct options *o) { return each_line(o, render_line); }

@@ -1,0 +1,33 @@
+/* commands.h — the subcommands. Each takes the parsed options and returns the exit status: 0 done, 1 the work failed, 2 wrong usage or input file. */
+#ifndef CYGNET_COMMANDS_H
+#define CYGNET_COMMANDS_H
+
+#include "base/err.h"
+#include "options.h"
+
+int cmd_serve(const struct options *o);
+int cmd_chat(const struct options *o);
+int cmd_complete(const struct options *o);
+int cmd_logits(const struct options *o);
+int cmd_tokenize(const struct options *o);
+int cmd_render(const struct options *o);
+int cmd_bench(const struct options *o);
+int cmd_inspect(const struct options *o);
+
+/* Shared by the commands (command_input.c). */
+
+/* Print "cygnet: message" and return the status it asks for. */
+int command_fail(const struct err *e);
+int command_fail_public(const struct cygnet_error *e);
+/* Open the model of the options; NULL after printing why, with *status set. */
+struct cygnet *command_open(const struct options *o, int *status);
+/* Prompt ids from --ids, --prompt or --file, exactly one of which must be given. *ids is owned (cygnet_free). Returns 0 or the exit status. */
+int command_prompt(const struct options *o, const struct cygnet *c, int32_t **ids, size_t *n);
+/* "1, 2 3" or "@FILE" to ids (owned, free()). */
+int command_ids(const char *list, int32_t **ids, size_t *n, struct err *e);
+/* "0,4096": at most max numbers. Returns their count, or -1 and *e. */
+int command_numbers(const char *list, const char *option, int64_t lo, int64_t hi, int64_t *out, int max, struct err *e);
+/* Everything a stream has, owned, NUL terminated; at most max_bytes. */
+char *command_read_all(int fd, const char *what, size_t max_bytes, size_t *n, struct err *e);
+
+#endif

@@ -1,0 +1,77 @@
+/* floor.c — measure the machine's floors. */
+#include "compute/floor.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+enum { READ_BYTES = 256 << 20, ROUNDS = 2000000, TRIES = 5 };
+
+struct read_job {
+  const uint64_t *data;
+  size_t n_per_item;
+  uint64_t sums[64];
+};
+
+static void read_item(void *ctx, int item, int worker) {
+  struct read_job *j = ctx;
+  const uint64_t *p = j->data + (size_t)item * j->n_per_item;
+  uint64_t a = 0, b = 0, c = 0, d = 0, f = 0, g = 0, h = 0, i = 0; /* eight chains: the loads set the pace */
+  for (size_t k = 0; k + 8 <= j->n_per_item; k += 8) {
+    a += p[k], b += p[k + 1], c += p[k + 2], d += p[k + 3];
+    f += p[k + 4], g += p[k + 5], h += p[k + 6], i += p[k + 7];
+  }
+  j->sums[worker & 63] += a + b + c + d + f + g + h + i;
+}
+
+struct spin_job {
+  double (*fn)(int n);
+  double ops[1024];
+};
+
+static void spin_item(void *ctx, int item, int worker) {
+  (void)worker;
+  struct spin_job *j = ctx;
+  j->ops[item] = j->fn(ROUNDS);
+}
+
+static double spin_rate(struct workers *w, double (*fn)(int n)) {
+  struct spin_job j = {.fn = fn};
+  double best = 0;
+  int n = MIN(workers_count(w), (int)ARRAY_LEN(j.ops));
+  for (int t = 0; t < TRIES; t++) {
+    int64_t start = clock_ns();
+    workers_run(w, spin_item, &j, n);
+    double ns = (double)(clock_ns() - start), ops = 0;
+    for (int i = 0; i < n; i++) ops += j.ops[i];
+    best = MAX(best, ops / ns);
+  }
+  return best;
+}
+
+int floor_measure(const struct kern *k, struct workers *w, struct machine_floor *out, struct err *e) {
+  *out = (struct machine_floor){.float_name = "f32"};
+  uint64_t *data = mem_big_alloc(READ_BYTES, "read test", e);
+  if (!data) return -1;
+  for (size_t i = 0; i < READ_BYTES / 8; i++) data[i] = i;
+  enum { ITEMS = 64 };
+  struct read_job j = {.data = data, .n_per_item = READ_BYTES / 8 / ITEMS};
+  for (int t = 0; t < TRIES; t++) {
+    int64_t start = clock_ns();
+    workers_run(w, read_item, &j, ITEMS);
+    out->read_gb_s = MAX(out->read_gb_s, READ_BYTES / (double)(clock_ns() - start));
+  }
+  volatile uint64_t keep = j.sums[0]; /* the sums are used */
+  (void)keep;
+  mem_big_free(data, READ_BYTES);
+#if defined(__x86_64__)
+  if (k->isa == ISA_AVX2) {
+    out->int8_gop_s = spin_rate(w, floor_int8_avx2);
+    out->float_gop_s = spin_rate(w, floor_float_avx2);
+  } else if (k->isa == ISA_AVX512) {
+    out->int8_gop_s = spin_rate(w, floor_int8_avx512);
+    out->float_gop_s = spin_rate(w, floor_float_avx512);
+    out->float_name = "bf16";
+  }
+#endif
+  return 0;
+}

@@ -1,0 +1,26 @@
+/* floor.h — what this machine can do at best, measured: the floors that `bench` holds the engine against.
+ *
+ * read bandwidth: all threads read disjoint parts of a buffer far larger than the caches.
+ * int8 peak: the level's multiply-add of 8-bit numbers on registers only (2 operations per product); 0 for the reference level.
+ * float peak: bf16 products where the level has them, else float32 fused multiply-adds.
+ * Each takes about 0.2 s and gives the best of several tries.
+ */
+#ifndef CYGNET_FLOOR_H
+#define CYGNET_FLOOR_H
+
+#include "base/workers.h"
+#include "compute/kern.h"
+
+struct machine_floor {
+  double read_gb_s;  /* 1e9 bytes */
+  double int8_gop_s; /* 1e9 operations */
+  double float_gop_s;
+  const char *float_name; /* "bf16", "f32" */
+};
+int floor_measure(const struct kern *k, struct workers *w, struct machine_floor *out, struct err *e);
+
+/* Register-only loops: n rounds; return the operations done. One per level. */
+double floor_int8_avx2(int n), floor_float_avx2(int n);
+double floor_int8_avx512(int n), floor_float_avx512(int n);
+
+#endif

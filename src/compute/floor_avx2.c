@@ -1,0 +1,32 @@
+/* floor_avx2.c — AVX2 peaks on registers: products of unsigned and signed bytes summed in 16 bits; float32 fused multiply-adds. */
+#include "compute/floor.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+double floor_int8_avx2(int n) {
+  __m256i a[10], x = _mm256_set1_epi8(3), y = _mm256_set1_epi8(-5);
+  for (int i = 0; i < 10; i++) a[i] = _mm256_setzero_si256();
+  for (int r = 0; r < n; r++) {
+    __asm__ volatile("" : "+x"(x), "+x"(y)); /* the products are not loop-invariant */
+    for (int i = 0; i < 10; i++) a[i] = _mm256_add_epi16(a[i], _mm256_maddubs_epi16(x, y));
+  }
+  for (int i = 1; i < 10; i++) a[0] = _mm256_add_epi16(a[0], a[i]);
+  volatile int keep = _mm256_extract_epi32(a[0], 0);
+  (void)keep;
+  return (double)n * 10 * 64;
+}
+
+double floor_float_avx2(int n) {
+  __m256 a[10], x = _mm256_set1_ps(0.5f), y = _mm256_set1_ps(0.25f);
+  for (int i = 0; i < 10; i++) a[i] = _mm256_setzero_ps();
+  for (int r = 0; r < n; r++) {
+    __asm__ volatile("" : "+x"(x), "+x"(y));
+    for (int i = 0; i < 10; i++) a[i] = _mm256_fmadd_ps(x, y, a[i]);
+  }
+  for (int i = 1; i < 10; i++) a[0] = _mm256_add_ps(a[0], a[i]);
+  volatile float keep = _mm256_cvtss_f32(a[0]);
+  (void)keep;
+  return (double)n * 10 * 16;
+}
+#endif

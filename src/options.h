@@ -1,0 +1,61 @@
+/* options.h — every option of every command, in one table.
+ *
+ * The table feeds the command line, --help, the environment (CYGNET_THREADS, ...), --config FILE and /server_info.
+ */
+#ifndef CYGNET_OPTIONS_H
+#define CYGNET_OPTIONS_H
+
+#include "base/opts.h"
+#include "cygnet.h"
+
+enum command {
+  CMD_SERVE = 1 << 0,
+  CMD_CHAT = 1 << 1,
+  CMD_COMPLETE = 1 << 2,
+  CMD_LOGITS = 1 << 3,
+  CMD_TOKENIZE = 1 << 4,
+  CMD_RENDER = 1 << 5,
+  CMD_BENCH = 1 << 6,
+  CMD_INSPECT = 1 << 7,
+  CMD_RUNS = CMD_SERVE | CMD_CHAT | CMD_COMPLETE | CMD_LOGITS | CMD_BENCH, /* commands that run a model */
+  CMD_SAMPLES = CMD_CHAT | CMD_COMPLETE,
+  CMD_ALL = 0xff,
+};
+
+struct options {
+  /* model */
+  const char *model, *chat_template;
+  /* engine */
+  int64_t threads, ctx, page_size, chunk, max_running, max_queued;
+  int kv_type, isa, attn, backend; /* choices, indices into the table's lists */
+  double swa_ratio, mem_fraction;
+  size_t mem;
+  bool no_prefix_cache, no_graph;
+  /* sampling; -1 = the command's own default */
+  int64_t seed, top_k, min_tokens;
+  double temp, top_p, min_p, frequency_penalty, presence_penalty, repetition_penalty;
+  struct opt_strings stop;
+  bool ignore_eos;
+  /* complete, chat, logits */
+  const char *prompt, *file, *ids, *system, *out;
+  int64_t n;
+  bool json, special, hidden;
+  /* bench */
+  const char *depths, *batches;
+  int64_t bench_prompt, bench_gen, repeat;
+  /* serve */
+  const char *host, *api_key, *served_name;
+  int64_t port, grace_s, body_mib;
+  /* everywhere */
+  bool verbose, quiet, help;
+  const char *config;
+};
+
+extern const struct opts_table options_table;
+
+/* The engine's part of the options. Strings are borrowed from o. */
+void options_engine(const struct options *o, struct cygnet_options *out);
+/* The sampling part, with the command's defaults where nothing was given. */
+void options_sampling(const struct options *o, enum command c, struct cygnet_sampling *out);
+
+#endif
