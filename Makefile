@@ -29,7 +29,7 @@ CFLAGS_asan    := -O1 -g -DCYGNET_DEBUG -fsanitize=address,undefined -fno-saniti
 CFLAGS_simde   := -O2 -g -DCYGNET_DEBUG -DCYGNET_SIMDE -Wno-conversion -Wno-shadow
 CFLAGS_tsan    := -O1 -g -DCYGNET_DEBUG -fsanitize=thread -fno-omit-frame-pointer
 # -ffp-contract=off: a*b+c is fused only where a kernel says so; otherwise results would differ by compiler and inlining.
-BASE_CFLAGS := -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -ffp-contract=off -fno-math-errno -fvisibility=hidden -fPIC -pthread -MMD -MP
+BASE_CFLAGS := -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -Itests -ffp-contract=off -fno-math-errno -fvisibility=hidden -fPIC -pthread -MMD -MP
 override CFLAGS := $(BASE_CFLAGS) $(WARN) $(CFLAGS_$(MODE)) $(EXTRA_CFLAGS)
 override LDFLAGS := -pthread $(filter -fsanitize%,$(CFLAGS_$(MODE))) $(EXTRA_LDFLAGS)
 
@@ -136,7 +136,9 @@ FORMATTED := $(wildcard include/*.h src/*.[ch] src/*/*.[ch] tests/*.[ch] tests/*
 format:
 	clang-format -i $(FORMATTED)
 format-check:
-	@clang-format --dry-run -Werror $(FORMATTED)
+	@v=$$(clang-format --version 2>/dev/null | grep -o 'version [0-9]*' | cut -d' ' -f2); \
+	if [ "$$v" = 14 ]; then clang-format --dry-run -Werror $(FORMATTED) && echo "format: ok"; \
+	else echo "format: not checked, clang-format 14 is not here (found: $${v:-none})"; fi
 bench: $(BUILD)/cygnet
 	$(BUILD)/cygnet bench -m $(MODEL)
 golden:
