@@ -28,15 +28,10 @@ CFLAGS_asan    := -O1 -g -DCYGNET_DEBUG -fsanitize=address,undefined -fno-saniti
 # AVX-512 kernels emulated by SIMDe, so that they are tested on machines that lack them
 CFLAGS_simde   := -O2 -g -DCYGNET_DEBUG -DCYGNET_SIMDE -Wno-conversion -Wno-shadow
 CFLAGS_tsan    := -O1 -g -DCYGNET_DEBUG -fsanitize=thread -fno-omit-frame-pointer
-# -ffp-contract=off: a*b+c is fused only where a kernel says so; otherwise results would differ by compiler and inlining.
-BASE_CFLAGS := -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -Itests -ffp-contract=off -fno-math-errno -fvisibility=hidden -fPIC -pthread -MMD -MP
-override CFLAGS := $(BASE_CFLAGS) $(WARN) $(CFLAGS_$(MODE)) $(EXTRA_CFLAGS)
-override LDFLAGS := -pthread $(filter -fsanitize%,$(CFLAGS_$(MODE))) $(EXTRA_LDFLAGS)
-
 # x86-64 instruction sets are chosen at run time: only these files may use more than the baseline.
 ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)
 ifeq ($(ARCH),x86_64)
-BASE_CFLAGS += -march=x86-64-v2
+MARCH := -march=x86-64-v2
 ISA_avx2   := -mavx2 -mfma -mf16c -mbmi2
 ifeq ($(MODE),simde)
 ISA_avx512 := $(ISA_avx2)
@@ -44,6 +39,11 @@ else
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16 -mfma -mf16c -mbmi2
 endif
 endif
+
+# -ffp-contract=off: a*b+c is fused only where a kernel says so; otherwise results would differ by compiler and inlining.
+BASE_CFLAGS := $(MARCH) -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -Itests -ffp-contract=off -fno-math-errno -fvisibility=hidden -fPIC -pthread -MMD -MP
+override CFLAGS := $(BASE_CFLAGS) $(WARN) $(CFLAGS_$(MODE)) $(EXTRA_CFLAGS)
+override LDFLAGS := -pthread $(filter -fsanitize%,$(CFLAGS_$(MODE))) $(EXTRA_LDFLAGS)
 
 LIBS_base   := -lm
 LIBS_files  := -ljansson
@@ -60,14 +60,14 @@ upto    = $(if $(filter $(1),$(firstword $(2))),$(1),$(call upto,$(1),$(wordlist
 .PHONY: all check test simde tsan corpus fuzz bench golden install clean format layers help
 all: $(BUILD)/cygnet $(BUILD)/libcygnet.a $(BUILD)/libcygnet.so $(BUILD)/cygnet.pc
 
-$(OBJ)/src/%_avx2.o:   EXTRA_CFLAGS += $(ISA_avx2)
-$(OBJ)/src/%_avx512.o: EXTRA_CFLAGS += $(ISA_avx512)
-$(OBJ)/src/%_avx2.o $(OBJ)/src/%_avx512.o $(OBJ)/src/%_ref.o: CFLAGS := $(subst -O1,-O2,$(CFLAGS)) -O3
+$(OBJ)/src/%_avx2.o:   ISA_CFLAGS := $(ISA_avx2) -O3
+$(OBJ)/src/%_avx512.o: ISA_CFLAGS := $(ISA_avx512) -O3
+$(OBJ)/src/%_ref.o:    ISA_CFLAGS := -O3
 
 $(OBJ)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	@echo "  cc      $<"
-	@$(CC) $(CFLAGS) $(EXTRA_CFLAGS) -c $< -o $@
+	@$(CC) $(CFLAGS) $(ISA_CFLAGS) -c $< -o $@
 
 define room_rule
 $(call lib_of,$(1)): $(call obj_of,$(1))
