@@ -4,7 +4,11 @@
  * environment (CYGNET_THREADS for --threads), --config FILE (JSON object of long names), the command line.
  * Spelling: --name VALUE, --name=VALUE, -x VALUE; booleans are bare --name, or --name=false. Aliases are the same
  * option under a second name. An unknown name is an error that suggests the nearest one; an option that does not apply
- * to the command is refused, never ignored.
+ * to the command is refused, never ignored (but the environment is shared by all commands: there it is passed over).
+ * Once a stronger source names an option that may be given several times, the weaker sources' values are gone.
+ *
+ * --config works where the table has a row "config" of kind OPT_STRING that the command takes. The file is one flat JSON
+ * object: strings (for any kind), numbers, true/false, arrays of strings for OPT_STRINGS, null = leave as it is.
  */
 #ifndef CYGNET_OPTS_H
 #define CYGNET_OPTS_H
@@ -38,9 +42,10 @@ struct opt {
   const char *value;   /* "N", "FILE": how help shows the value; NULL for booleans */
   const char *choices; /* OPT_CHOICE: "bf16|f16|f32|q8_0" */
   const char *dflt;    /* default as text, NULL = zero/none */
-  double lo, hi;       /* inclusive range of numbers when lo < hi */
+  double lo, hi;       /* inclusive range of numbers when lo < hi; hi INFINITY = no upper end */
   const char *help;    /* one sentence; "\n" allowed */
-  const char *group;   /* heading it stands under */
+  const char *group;   /* heading it stands under; NULL = the last heading row's */
+  bool secret;         /* opts_dump_json shows "***" */
 };
 
 struct opts_table {
@@ -51,7 +56,7 @@ struct opts_table {
 
 /* Fill *out (a zeroed struct) with defaults, then environment, config file, then argv[0..argc). Words that are not
  * options go to positional[] (borrowed), at most max_positional; more is an error. "--" ends options.
- * command: one bit. Returns 0, or -1 and *e with a sentence that ends in what to type. */
+ * command: one bit. Returns 0, or -1 and *e with a sentence that ends in what to type. Either way opts_free clears *out. */
 int opts_parse(const struct opts_table *t, unsigned command, int argc, char **argv, void *out, const char **positional, int max_positional,
                int *n_positional, struct err *e);
 /* Set one option from text, as a config file would. */

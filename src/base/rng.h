@@ -1,7 +1,7 @@
 /* rng.h — random numbers as a pure function of (seed, counter), so that a sample depends on its request's seed and
  * its position alone, never on who else is in the batch.
  *
- * Philox 4x32-10 (Salmon et al., SC 2011); the counter is (position, lane, 0, 0), the key the seed.
+ * Philox 4x32-10 (Salmon et al., SC 2011); the four counter words are (position low, position high, lane, 0), the key the seed.
  */
 #ifndef CYGNET_RNG_H
 #define CYGNET_RNG_H

@@ -31,7 +31,7 @@ void workers_run(struct workers *w, workers_fn fn, void *ctx, int n_items);
 uint64_t workers_runs(const struct workers *w);
 
 int workers_default_threads(void);
-/* The same from explicit places, for tests: roots that replace "/proc", "/sys"; the affinity count. */
+/* The same from explicit places, for tests: roots that replace "/proc", "/sys"; the mask is the first n_affinity CPUs. */
 int workers_threads_from(const char *proc_root, const char *sys_root, int n_affinity);
 
 #endif

@@ -53,6 +53,9 @@ def floats_to_round(rng):
     rows[5] = rng.standard_normal(32) * 6e-8  # half-precision subnormals
     rows[6] = 3.5
     rows[7] = (np.arange(32) - 15.5) / 127
+    rows[8] = np.arange(32) * 4 + 2.5  # with a scale of exactly one: every number a tie
+    rows[8, 31] = 127
+    rows[9] = -rows[8]
     return x.reshape(1, -1)
 
 

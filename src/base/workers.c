@@ -1,0 +1,214 @@
+/* workers.c — fork-join over a pool of threads.
+ *
+ * A run is one 64-bit word, `tickets`: run number in the upper half, items not yet taken in the lower. Whoever wants an
+ * item takes one by compare-and-swap, which can succeed only in the run it looked at. That gives the invariants:
+ *   - fn, ctx and n_items are read only by a worker that holds an item, and the caller does not return from the run (so
+ *     does not overwrite them) before every item is counted in `n_done`: plain fields, no race.
+ *   - A helper that comes late finds no tickets and touches nothing; the caller waits for items, never for helpers. A
+ *     helper that the system has put aside, or that sleeps, delays nobody.
+ * Sleep: a helper counts itself in n_sleeping, looks at tickets again, then waits on the futex `wake_seq`; the caller
+ * publishes tickets, then looks at n_sleeping. Both sides are sequentially consistent, so one of them sees the other.
+ *
+ * Helpers are not bound to CPUs: a second process with the same mask would bind to the same ones.
+ */
+#include "base/workers.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/cpus.h"
+#include "base/mem.h"
+
+enum {
+  THREADS_MAX = 1024,
+  LINE_BYTES = 64,
+  SPIN_US = 60,               /* longer than the serial parts of a decode step, shorter than anyone notices */
+  SPIN_US_OVERSUBSCRIBED = 3, /* someone else needs this CPU */
+  CLOCK_EVERY = 32,           /* pauses between two looks at the clock */
+};
+
+struct helper {
+  struct workers *pool;
+  int worker; /* 1 .. n_threads - 1 */
+  pthread_t thread;
+};
+
+struct workers {
+  /* Set by the caller before a run, constant in it. */
+  workers_fn fn;
+  void *ctx;
+  int n_items;
+  int n_threads;
+  int n_started; /* helpers that exist */
+  int64_t spin_ns;
+  bool oversubscribed; /* more threads than CPUs */
+  uint64_t n_runs;
+  struct helper *helpers; /* [n_threads - 1] */
+
+  /* Each contended word has its cache line. */
+  _Alignas(LINE_BYTES) _Atomic uint64_t tickets;
+  _Alignas(LINE_BYTES) _Atomic int n_done;
+  _Alignas(LINE_BYTES) _Atomic int n_sleeping;
+  _Alignas(LINE_BYTES) _Atomic uint32_t wake_seq; /* futex word */
+  _Atomic bool stopping;
+};
+
+static ALWAYS_INLINE void cpu_pause(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb");
+#else
+  atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
+
+static ALWAYS_INLINE uint32_t tickets_left(uint64_t tickets) { return (uint32_t)tickets; }
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t seen) { syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0); }
+static void futex_wake(_Atomic uint32_t *word, int n) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0); }
+
+/* Do items until none is left to take; count them all at once. */
+static void work(struct workers *w, int worker) {
+  int n_mine = 0;
+  uint64_t seen = atomic_load_explicit(&w->tickets, memory_order_acquire);
+  while (tickets_left(seen) > 0) {
+    if (!atomic_compare_exchange_weak_explicit(&w->tickets, &seen, seen - 1, memory_order_acquire, memory_order_acquire)) continue;
+    w->fn(w->ctx, w->n_items - (int)tickets_left(seen), worker);
+    n_mine++;
+    seen = atomic_load_explicit(&w->tickets, memory_order_acquire);
+  }
+  if (n_mine > 0) atomic_fetch_add_explicit(&w->n_done, n_mine, memory_order_release);
+}
+
+static bool something_to_do(struct workers *w) { return tickets_left(atomic_load(&w->tickets)) > 0 || atomic_load(&w->stopping); }
+
+/* Spin for a while; true when there is something to do. */
+static bool spin_for_work(struct workers *w) {
+  int64_t end_ns = clock_ns() + w->spin_ns;
+  do {
+    for (int i = 0; i < CLOCK_EVERY; i++) {
+      if (something_to_do(w)) return true;
+      cpu_pause();
+    }
+    if (w->oversubscribed) sched_yield();
+  } while (clock_ns() < end_ns);
+  return false;
+}
+
+static void sleep_for_work(struct workers *w) {
+  uint32_t seen = atomic_load(&w->wake_seq);
+  atomic_fetch_add(&w->n_sleeping, 1);
+  if (!something_to_do(w)) futex_wait(&w->wake_seq, seen);
+  atomic_fetch_sub(&w->n_sleeping, 1);
+}
+
+static void wake_sleepers(struct workers *w, int n) {
+  if (atomic_load(&w->n_sleeping) == 0) return;
+  atomic_fetch_add(&w->wake_seq, 1);
+  futex_wake(&w->wake_seq, n);
+}
+
+static void *helper_main(void *arg) {
+  struct helper *h = arg;
+  struct workers *w = h->pool;
+  for (;;) {
+    work(w, h->worker);
+    if (spin_for_work(w)) {
+      if (atomic_load_explicit(&w->stopping, memory_order_acquire)) return NULL;
+    } else {
+      sleep_for_work(w);
+    }
+  }
+}
+
+/* The last items are with the helpers. They take microseconds as a rule; if not, or if a helper waits for a CPU, let go of ours. */
+static void wait_for_rest(struct workers *w, int n_items) {
+  for (int64_t spins = 0; atomic_load_explicit(&w->n_done, memory_order_acquire) != n_items; spins++) {
+    if (spins > (w->oversubscribed ? 200 : 20000)) sched_yield();
+    else cpu_pause();
+  }
+}
+
+void workers_run(struct workers *w, workers_fn fn, void *ctx, int n_items) {
+  if (w && n_items > 0) w->n_runs++;
+  if (!w || w->n_threads == 1 || n_items <= 1) {
+    for (int i = 0; i < n_items; i++) fn(ctx, i, 0);
+    return;
+  }
+  w->fn = fn;
+  w->ctx = ctx;
+  w->n_items = n_items;
+  atomic_store_explicit(&w->n_done, 0, memory_order_relaxed);
+  uint64_t run = (atomic_load_explicit(&w->tickets, memory_order_relaxed) >> 32) + 1;
+  atomic_store(&w->tickets, run << 32 | (uint32_t)n_items); /* from here on helpers take part */
+  wake_sleepers(w, n_items - 1);
+  work(w, 0);
+  wait_for_rest(w, n_items);
+}
+
+/* Signals belong to the program's own threads: helpers block them all. Errors come back as errno values. */
+static int start_helper(struct helper *h) {
+  sigset_t all, before;
+  char name[16];
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int code = pthread_create(&h->thread, NULL, helper_main, h);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (code != 0) return code;
+  snprintf(name, sizeof name, "worker-%d", h->worker);
+  pthread_setname_np(h->thread, name);
+  return 0;
+}
+
+struct workers *workers_new(int n_threads, struct err *e) {
+  if (n_threads < 0 || n_threads > THREADS_MAX) {
+    err_set(e, ERR_BAD_INPUT, "threads: expected 0 (as many as there are cores) to %d, found %d", THREADS_MAX, n_threads);
+    return NULL;
+  }
+  if (n_threads == 0) n_threads = workers_default_threads();
+  struct workers *w = mem_big_alloc(sizeof *w, "workers", e); /* page aligned, so the lines are lines */
+  if (!w) return NULL;
+  w->n_threads = n_threads;
+  w->oversubscribed = n_threads > cpus_usable();
+  w->spin_ns = (w->oversubscribed ? SPIN_US_OVERSUBSCRIBED : SPIN_US) * 1000;
+  if (n_threads == 1) return w;
+  w->helpers = mem_big_alloc((size_t)(n_threads - 1) * sizeof *w->helpers, "workers", e);
+  if (!w->helpers) goto fail;
+  for (; w->n_started < n_threads - 1; w->n_started++) {
+    struct helper *h = &w->helpers[w->n_started];
+    *h = (struct helper){.pool = w, .worker = w->n_started + 1};
+    int code = start_helper(h);
+    if (code != 0) {
+      err_set(e, ERR_IO, "workers: cannot start thread %d of %d: %s", h->worker + 1, n_threads, strerror(code));
+      goto fail;
+    }
+  }
+  return w;
+fail:
+  workers_delete(w);
+  return NULL;
+}
+
+void workers_delete(struct workers *w) {
+  if (!w) return;
+  atomic_store(&w->stopping, true);
+  wake_sleepers(w, INT_MAX);
+  for (int i = 0; i < w->n_started; i++) pthread_join(w->helpers[i].thread, NULL);
+  if (w->helpers) mem_big_free(w->helpers, (size_t)(w->n_threads - 1) * sizeof *w->helpers);
+  mem_big_free(w, sizeof *w);
+}
+
+int workers_count(const struct workers *w) { return w ? w->n_threads : 1; }
+
+uint64_t workers_runs(const struct workers *w) { return w ? w->n_runs : 0; }
