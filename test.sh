@@ -35,7 +35,7 @@ part "AddressSanitizer and UndefinedBehaviorSanitizer" make -s -j"$jobs" MODE=as
 part "ThreadSanitizer: engine and server" make -s -j"$jobs" tsan
 part "AVX-512 kernels under emulation" make -s -j"$jobs" simde
 part "fuzz corpora" make -s -j"$jobs" corpus
-part "command line" tests/cli.sh
+part "command line" python3 tests/cli.py
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -44,7 +44,7 @@ struct options {
   const char *depths, *batches;
   int64_t bench_prompt, bench_gen, repeat;
   /* serve */
-  const char *host, *api_key, *served_name;
+  const char *host, *api_key, *served_name, *cors_origin, *allowed_hosts;
   int64_t port, grace_s, body_mib;
   /* everywhere */
   bool verbose, quiet, help;
