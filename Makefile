@@ -61,7 +61,8 @@ upto    = $(if $(filter $(1),$(firstword $(2))),$(1),$(call upto,$(1),$(wordlist
 all: $(BUILD)/cygnet $(BUILD)/libcygnet.a $(BUILD)/libcygnet.so $(BUILD)/cygnet.pc
 
 $(OBJ)/src/%_avx2.o:   ISA_CFLAGS := $(ISA_avx2) -O3
-$(OBJ)/src/%_avx512.o: ISA_CFLAGS := $(ISA_avx512) -O3
+# emulation at -O3 takes the compiler minutes
+$(OBJ)/src/%_avx512.o: ISA_CFLAGS := $(ISA_avx512) $(if $(filter simde,$(MODE)),-O1,-O3)
 $(OBJ)/src/%_ref.o:    ISA_CFLAGS := -O3
 
 $(OBJ)/%.o: %.c Makefile

@@ -13,9 +13,13 @@
  *   1. THE window rule: a key k is visible to a query q in a sliding layer iff k <= q and q - k < window_tokens. kv_window_lo is the
  *      only place that says so; every interval in the program comes from it.
  *   2. Pages are reserved before a step and committed after it; a step that fails leaves the sequence as it was.
- *   3. A sliding page is freed only when its last position is below every lo that the sequence will ever ask for.
+ *   3. A sliding page is freed only when its last position is below every lo that the sequence will ever ask for. So for a sequence that
+ *      goes on at n_tokens, everything in [kv_window_lo(n_tokens), n_tokens) is held in the sliding pool: swa_from <= that lo.
  *   4. A page shared with somebody else (refs > 1) is never written: a sequence writes only at positions >= own_from, page-aligned.
  *   5. Running short is a result, not an error: the scheduler decides who waits.
+ *
+ * One step of one sequence:  kv_drop_window(s, s->n_tokens) -> kv_reserve(s, rows) -> compute -> kv_commit(s, rows) or kv_cancel(s).
+ * Dropping comes first, so that a sequence's own old pages serve its new rows; kv_pages_for counts on it.
  *
  * The prefix tree (radix.h, to come) adopts and donates page pairs through kv_seq_adopt; its place is the reference counts of pages.h.
  */
@@ -36,23 +40,23 @@ struct kv_page {
   int32_t full, swa; /* 0 = none */
 };
 
-struct kv_seq {          /* zeroed is an empty sequence; owned by its request */
-  struct kv_page *pairs; /* [pairs_cap]: borrowed from kv (fixed at start) */
-  int row;               /* which table of kv's; -1 when closed */
-  int n_pairs;
-  int n_tokens;   /* committed: their keys and values are valid */
-  int n_reserved; /* tokens for which pages are held, >= n_tokens */
-  int swa_from;   /* first position whose sliding page is still held; multiple of P */
-  int own_from;   /* first position that this sequence may write; multiple of P */
+struct kv_seq {          /* zeroed is a closed sequence; owned by its request, read by everybody, changed only through the verbs below */
+  struct kv_page *pairs; /* [n_pairs], borrowed from kv, room for tokens_max; NULL when closed */
+  int row;               /* which of kv's tables that is */
+  int n_pairs;           /* pages that n_reserved tokens span */
+  int n_tokens;          /* committed: their keys and values are valid */
+  int n_reserved;        /* tokens for which pages are held, >= n_tokens */
+  int swa_from;          /* first position whose sliding page is still held; multiple of P; 0 without sliding layers */
+  int own_from;          /* first position that this sequence may write; multiple of P, <= n_tokens */
 };
 
 struct kv; /* opaque */
 
 struct kv_config {
   int page_tokens;       /* P: 1, 2, 4, ... 256 */
-  int n_pages[KV_KINDS]; /* capacity of each pool; 0 = the model has no such layers */
-  int window_tokens;     /* 0 when there are no sliding layers */
-  int seqs_max;          /* sequences open at the same time */
+  int n_pages[KV_KINDS]; /* capacity of each pool without page 0; 0 = the model has no such layers (not both) */
+  int window_tokens;     /* >= 1, exactly when there are sliding layers, else 0 */
+  int seqs_max;          /* sequences open at the same time; 1 .. 65534 */
   int tokens_max;        /* longest sequence */
 };
 
@@ -60,27 +64,32 @@ struct kv_short { /* pages missing, by kind; both 0 = enough */
   int pages[KV_KINDS];
 };
 
+/* All memory is taken here; no other function allocates. */
 struct kv *kv_new(const struct kv_config *c, struct err *e);
-void kv_delete(struct kv *kv);
+void kv_delete(struct kv *kv); /* sequences still open are not to be used any more; NULL is fine */
 
-bool kv_seq_open(struct kv *kv, struct kv_seq *s);  /* false: seqs_max are open */
+bool kv_seq_open(struct kv *kv, struct kv_seq *s);  /* s closed; false: seqs_max are open */
 void kv_seq_close(struct kv *kv, struct kv_seq *s); /* gives everything back; fine on a closed one */
-/* Hold pages for n more tokens after n_tokens. All or nothing: on shortage nothing changes and the missing counts come back. Only pages
- * that the coming rows write are taken: sliding pages wholly below the window of the first coming row are not. */
+/* Hold pages for n more tokens after n_tokens (n_tokens + n <= tokens_max); what is reserved already counts. All or nothing: on shortage
+ * nothing changes and the missing counts come back. */
 struct kv_short kv_reserve(struct kv *kv, struct kv_seq *s, int n);
-void kv_commit(struct kv *kv, struct kv_seq *s, int n); /* n of the reserved tokens are valid now */
+void kv_commit(struct kv *kv, struct kv_seq *s, int n); /* n of the reserved tokens are valid now; the others stay reserved */
 void kv_cancel(struct kv *kv, struct kv_seq *s);        /* give back what is reserved and not committed */
-/* Free sliding pages that no query at position >= next_q will see. */
+/* Free sliding pages that no query at position >= next_q will see; next_q <= n_tokens. A next_q below n_tokens keeps the way open for
+ * kv_truncate down to next_q. */
 void kv_drop_window(struct kv *kv, struct kv_seq *s, int next_q);
-/* Forget the tail: keep the first n tokens. False (nothing changed) when the window before n is no longer held, so that computing on from
- * there would be wrong. */
+/* Forget the tail: keep the first n <= n_tokens tokens and nothing reserved. False (nothing changed) when computing on from there would be
+ * wrong: the window before n is no longer held, or n lies inside a page that somebody else holds too. n = 0 always works. */
 bool kv_truncate(struct kv *kv, struct kv_seq *s, int n);
-/* Take over n (multiple of P) tokens that somebody else holds: references are added. */
+/* Take over the first n (multiple of P) tokens that somebody else holds: references are added. s is open and empty. Sliding pages below
+ * swa_from (multiple of P, <= kv_window_lo(n)) are left alone; from there on every pair must have them. The holder must not write into
+ * these pages as long as they are shared; kv_truncate sees to that by itself. */
 void kv_seq_adopt(struct kv *kv, struct kv_seq *s, const struct kv_page *pairs, int n, int swa_from);
 
-/* Slot of position pos: page id * P + offset; 0 when there is no page. */
+/* Slot of position pos: page id * P + offset; 0 when no page is held for it, positions outside 0 .. n_reserved-1 included. */
 int64_t kv_slot(const struct kv *kv, const struct kv_seq *s, enum kv_kind kind, int pos);
-/* Pages that a sequence of n tokens needs at most at once when prefilled in chunks of at most chunk tokens. */
+/* Pages that a sequence of n tokens needs at most at once when it is computed in steps of at most chunk tokens, each step as drawn above.
+ * Exact: with these pages it never runs short when alone, with one less some cut into steps would. */
 struct kv_short kv_pages_for(const struct kv *kv, int n, int chunk);
 
 struct kv_stats {
@@ -90,7 +99,8 @@ struct kv_stats {
 struct kv_stats kv_stats(const struct kv *kv);
 int kv_page_tokens(const struct kv *kv);
 int kv_window_tokens(const struct kv *kv);
-/* Every invariant above over the given open sequences (all that exist): counts, references, alignment, window. For tests and idle. */
+/* Every invariant above over the given open sequences (all that exist): counts, references, alignment, window. False and a sentence that
+ * names the sequence by its index. For tests and idle. */
 bool kv_check(const struct kv *kv, struct kv_seq *const *seqs, int n_seqs, struct err *e);
 
 #endif

@@ -1,0 +1,584 @@
+/* sample.c — the logit pipeline and sampling. The rules are in sample.h.
+ *
+ * Nothing here sorts the vocabulary. The row is cut into blocks of 64 and one pass finds the greatest logit of each; every later question
+ * ("who is at least this great?") looks only into blocks that can answer it. The order of rule 2 is then built from the top in bands of
+ * logits, only as deep as the filters and the random number reach:
+ *
+ *    logit   max ........ band 0 ........ | ... band 1 ... | ... band 2 ... | not looked at
+ *    mass    0            >               |        >  target inside: sort this band only
+ *
+ * A band whose whole mass is kept and skipped is never sorted. Bands come in layers, one pass over the row each; a layer with many
+ * candidates (a flat row, a high temperature, the tail) is split into up to 64 bands first.
+ */
+#include "engine/sample.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/rng.h"
+
+enum { BLOCK = 64, LAYERS = 5, SPLIT = 64, SPLIT_FROM = 2048, SORT_SMALL = 40, RADIX_BITS = 11, RADIX = 1 << RADIX_BITS };
+
+static const double TEMPERATURE_GREEDY = 1e-6;
+
+struct sample_candidate {
+  float logit;
+  int32_t id;
+};
+
+struct sample_edit {
+  int32_t id;
+  float before;
+};
+
+/* --- parameters ---------------------------------------------------------------------------------------------------- */
+
+struct sample_params sample_params_default(void) {
+  return (struct sample_params){.temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_k = -1, .max_tokens = -1, .n_logprobs = -1};
+}
+
+static int bad_number(struct err *e, const char *field, const char *range, double found) {
+  return err_set(e, ERR_BAD_INPUT, "%s: expected %s, found %.10g", field, range, found);
+}
+
+static int check_ids(const char *field, const int32_t *ids, int n, int vocab, struct err *e) {
+  if (n < 0 || n > vocab) return err_set(e, ERR_BAD_INPUT, "%s: expected at most %d ids, found %d", field, vocab, n);
+  for (int i = 0; i < n; i++)
+    if (ids[i] < 0 || ids[i] >= vocab)
+      return err_set(e, ERR_BAD_INPUT, "%s[%d]: expected an id from 0 to %d, found %d", field, i, vocab - 1, ids[i]);
+  return 0;
+}
+
+int sample_params_check(const struct sample_params *p, int vocab, struct err *e) {
+  /* written so that NaN fails every test */
+  if (!(p->temperature >= 0 && p->temperature <= DBL_MAX)) return bad_number(e, "temperature", "a finite number >= 0", p->temperature);
+  if (!(p->top_p > 0 && p->top_p <= 1)) return bad_number(e, "top_p", "more than 0 and at most 1", p->top_p);
+  if (!(p->min_p >= 0 && p->min_p <= 1)) return bad_number(e, "min_p", "0 to 1", p->min_p);
+  if (!(p->frequency_penalty >= -2 && p->frequency_penalty <= 2))
+    return bad_number(e, "frequency_penalty", "-2 to 2", p->frequency_penalty);
+  if (!(p->presence_penalty >= -2 && p->presence_penalty <= 2)) return bad_number(e, "presence_penalty", "-2 to 2", p->presence_penalty);
+  if (!(p->repetition_penalty > 0 && p->repetition_penalty <= 2))
+    return bad_number(e, "repetition_penalty", "more than 0 and at most 2", p->repetition_penalty);
+  if (p->top_k != -1 && p->top_k < 1) return bad_number(e, "top_k", "-1 (all) or 1 and more", p->top_k);
+  if (p->max_tokens < -1) return bad_number(e, "max_tokens", "0 or more", p->max_tokens);
+  if (p->min_tokens < 0) return bad_number(e, "min_tokens", "0 or more", p->min_tokens);
+  if (p->max_tokens >= 0 && p->min_tokens > p->max_tokens)
+    return err_set(e, ERR_BAD_INPUT, "min_tokens: expected at most max_tokens (%d), found %d", p->max_tokens, p->min_tokens);
+  if (p->n_logprobs < -1 || p->n_logprobs > SAMPLE_TOP_MAX) return bad_number(e, "top_logprobs", "0 to 20", p->n_logprobs);
+  if (p->n_bias < 0 || p->n_bias > SAMPLE_BIAS_MAX) return bad_number(e, "logit_bias", "at most 1024 entries", p->n_bias);
+  for (int i = 0; i < p->n_bias; i++) {
+    const struct sample_bias *b = &p->bias[i];
+    if (b->id < 0 || b->id >= vocab)
+      return err_set(e, ERR_BAD_INPUT, "logit_bias: expected an id from 0 to %d, found %d", vocab - 1, b->id);
+    if (!(b->bias >= -100 && b->bias <= 100))
+      return err_set(e, ERR_BAD_INPUT, "logit_bias[%d]: expected -100 to 100, found %.10g", b->id, (double)b->bias);
+  }
+  if (check_ids("stop_token_ids", p->stop_ids, p->n_stop_ids, vocab, e)) return -1;
+  return check_ids("suppressed ids", p->suppressed, p->n_suppressed, vocab, e);
+}
+
+/* --- one request --------------------------------------------------------------------------------------------------- */
+
+/* Owned copy; *failed is set when there is no memory, and stays as it was otherwise. */
+static void *copy_list(const void *from, size_t n_bytes, bool *failed) {
+  if (n_bytes == 0) return NULL;
+  void *p = mem_try_alloc(n_bytes);
+  if (p) memcpy(p, from, n_bytes);
+  *failed |= !p;
+  return p;
+}
+
+int sample_state_init(struct sample_state *s, const struct sample_params *p, int vocab, int tokens_max, struct err *e) {
+  memset(s, 0, sizeof *s);
+  if (sample_params_check(p, vocab, e)) return -1;
+  bool failed = false;
+  s->params = *p;
+  s->params.bias = copy_list(p->bias, (size_t)p->n_bias * sizeof *p->bias, &failed);
+  s->params.stop_ids = copy_list(p->stop_ids, (size_t)p->n_stop_ids * sizeof *p->stop_ids, &failed);
+  s->params.suppressed = copy_list(p->suppressed, (size_t)p->n_suppressed * sizeof *p->suppressed, &failed);
+  if (failed) goto fail;
+  if (p->frequency_penalty == 0 && p->presence_penalty == 0 && p->repetition_penalty == 1) return 0;
+
+  s->ids_max = MAX(1, MIN(vocab, tokens_max));
+  size_t n_table = 4; /* at most half full */
+  while (n_table < 2 * (size_t)s->ids_max) n_table *= 2;
+  s->table_mask = (uint32_t)(n_table - 1);
+  s->ids = mem_try_alloc((size_t)s->ids_max * sizeof *s->ids);
+  s->table = mem_try_alloc(n_table * sizeof *s->table);
+  if (!s->ids || !s->table) goto fail;
+  return 0;
+fail:
+  err_set(e, ERR_NO_MEMORY, "sampling: no memory for the lists of a request of %d tokens", tokens_max);
+  sample_state_free(s);
+  return -1;
+}
+
+void sample_state_free(struct sample_state *s) {
+  free((void *)s->params.bias); /* ours since the copy */
+  free((void *)s->params.stop_ids);
+  free((void *)s->params.suppressed);
+  free(s->ids);
+  free(s->table);
+  memset(s, 0, sizeof *s);
+}
+
+void sample_state_add(struct sample_state *s, int32_t token) {
+  s->n_generated++;
+  if (!s->ids_max) return;
+  uint32_t at = (uint32_t)token * 2654435769u;
+  for (at ^= at >> 16;; at++) {
+    int32_t *entry = &s->table[at &= s->table_mask];
+    if (*entry == 0) {
+      CHECK(s->n_ids < s->ids_max);
+      s->ids[s->n_ids] = (struct sample_count){.id = token, .count = 1};
+      *entry = ++s->n_ids;
+      return;
+    }
+    if (s->ids[*entry - 1].id == token) {
+      s->ids[*entry - 1].count++;
+      return;
+    }
+  }
+}
+
+/* --- scratch ------------------------------------------------------------------------------------------------------- */
+
+int sample_scratch_init(struct sample_scratch *sc, int vocab, struct err *e) {
+  memset(sc, 0, sizeof *sc);
+  if (vocab < 1 || vocab > INT32_MAX / 8)
+    return err_set(e, ERR_BAD_INPUT, "vocabulary: expected 1 to %d ids, found %d", INT32_MAX / 8, vocab);
+  sc->vocab = vocab;
+  sc->n_blocks = div_up(vocab, BLOCK);
+  sc->edits_max = 3 * vocab + SAMPLE_BIAS_MAX; /* counted, stop and suppressed ids, biases */
+  sc->block_max = mem_try_alloc((size_t)sc->n_blocks * sizeof *sc->block_max);
+  sc->heap = mem_try_alloc((size_t)sc->n_blocks * sizeof *sc->heap);
+  sc->list = mem_try_alloc(((size_t)vocab + 1) * sizeof *sc->list);
+  sc->swap = mem_try_alloc((size_t)vocab * sizeof *sc->swap);
+  sc->weights = mem_try_alloc((size_t)vocab * sizeof *sc->weights);
+  sc->edits = mem_try_alloc((size_t)sc->edits_max * sizeof *sc->edits);
+  if (sc->block_max && sc->heap && sc->list && sc->swap && sc->weights && sc->edits) return 0;
+  sample_scratch_free(sc);
+  return err_set(e, ERR_NO_MEMORY, "sampling: no memory for a vocabulary of %d ids", vocab);
+}
+
+void sample_scratch_free(struct sample_scratch *sc) {
+  free(sc->block_max);
+  free(sc->heap);
+  free(sc->list);
+  free(sc->swap);
+  free(sc->weights);
+  free(sc->edits);
+  memset(sc, 0, sizeof *sc);
+}
+
+/* --- one row: greatest logits, weights ----------------------------------------------------------------------------- */
+
+/* Four lanes, with the compilers' vector extension: every lane does the same plain operations, so a weight has the same bits wherever in a
+ * row it stands. */
+typedef float f32x4 __attribute__((vector_size(16)));
+typedef int32_t i32x4 __attribute__((vector_size(16)));
+
+static ALWAYS_INLINE f32x4 all4(float x) { return (f32x4){x, x, x, x}; }
+static ALWAYS_INLINE f32x4 load4(const float *p) {
+  f32x4 v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+static ALWAYS_INLINE f32x4 pick4(i32x4 mask, f32x4 yes, f32x4 no) { return (f32x4)((mask & (i32x4)yes) | (~mask & (i32x4)no)); }
+static ALWAYS_INLINE f32x4 max4(f32x4 a, f32x4 b) { return pick4(a > b, a, b); }
+
+/* exp(z) for z <= 0, relative error < 2e-7; 0 from -86 down and for NaN. exp(z) = 2^n * exp(r), |r| <= ln(2)/2, with the polynomial of
+ * Cephes' expf. */
+static ALWAYS_INLINE f32x4 exp4(f32x4 z) {
+  const f32x4 round_to_int = all4(12582912.0f); /* 1.5 * 2^23: adding it leaves the integer in the low bits */
+  i32x4 counts = z > all4(-86.0f);
+  f32x4 x = pick4(counts, z, all4(-86.0f));
+  f32x4 shifted = x * 1.44269504f + round_to_int, n = shifted - round_to_int;
+  f32x4 r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  f32x4 poly = all4(1.9875691500e-4f);
+  poly = poly * r + 1.3981999507e-3f;
+  poly = poly * r + 8.3334519073e-3f;
+  poly = poly * r + 4.1665795894e-2f;
+  poly = poly * r + 1.6666665459e-1f;
+  poly = poly * r + 5.0000001201e-1f;
+  poly = poly * (r * r) + r + 1.0f;
+  i32x4 exponent = (i32x4)shifted << 23; /* the constant's own bits fall off the top */
+  return (f32x4)(((i32x4)poly + exponent) & counts);
+}
+
+/* One block as a whole number of vectors: the row itself, or a copy filled up with -inf at the row's end. */
+static const float *block_of(const struct sample_scratch *sc, const float *logits, int b, float padded[BLOCK]) {
+  const float *x = logits + (size_t)b * BLOCK;
+  int n = sc->vocab - b * BLOCK;
+  if (n >= BLOCK) return x;
+  for (int i = 0; i < BLOCK; i++) padded[i] = i < n ? x[i] : -INFINITY;
+  return padded;
+}
+
+/* Fill block_max and max. Fails on NaN and +inf. */
+static int scan_row(struct sample_scratch *sc, const float *logits, struct err *e) {
+  i32x4 is_nan = {0};
+  float max = -INFINITY, padded[BLOCK];
+  for (int b = 0; b < sc->n_blocks; b++) {
+    const float *x = block_of(sc, logits, b, padded);
+    f32x4 top = all4(-INFINITY), other = top;
+    for (int i = 0; i < BLOCK; i += 8) {
+      f32x4 u = load4(x + i), v = load4(x + i + 4);
+      is_nan |= (u != u) | (v != v);
+      top = max4(u, top);
+      other = max4(v, other);
+    }
+    top = max4(other, top);
+    float left = MAX(top[0], top[1]), right = MAX(top[2], top[3]);
+    sc->block_max[b] = MAX(left, right);
+    max = MAX(max, sc->block_max[b]);
+  }
+  sc->max = max;
+  if (!(is_nan[0] | is_nan[1] | is_nan[2] | is_nan[3]) && max < INFINITY) return 0;
+  int id = 0;
+  while (logits[id] < INFINITY) id++;
+  return err_set(e, ERR_INTERNAL, "logits: expected finite numbers, found %s at id %d", isnan(logits[id]) ? "NaN" : "infinity", id);
+}
+
+static int32_t find_first(const struct sample_scratch *sc, const float *logits, float value) {
+  int b = 0;
+  while (sc->block_max[b] != value) b++;
+  int32_t id = b * BLOCK;
+  while (logits[id] != value) id++;
+  return id;
+}
+
+/* Sum of all weights. The order is fixed: lanes of float within a block, blocks in double. */
+static double sum_weights(const struct sample_scratch *sc, const float *logits, float inverse_temperature) {
+  double sum = 0;
+  float padded[BLOCK];
+  for (int b = 0; b < sc->n_blocks; b++) {
+    const float *x = block_of(sc, logits, b, padded);
+    f32x4 lanes = {0}, other = {0};
+    for (int i = 0; i < BLOCK; i += 8) {
+      lanes += exp4((load4(x + i) - sc->max) * inverse_temperature);
+      other += exp4((load4(x + i + 4) - sc->max) * inverse_temperature);
+    }
+    lanes += other;
+    sum += (double)((lanes[0] + lanes[1]) + (lanes[2] + lanes[3]));
+  }
+  return sum;
+}
+
+/* A logit that at least k of the row reach: the k-th greatest block maximum (a heap of the k greatest, the least on top). */
+static float reached_by(struct sample_scratch *sc, int k) {
+  if (k > sc->n_blocks) return -FLT_MAX;
+  float *heap = sc->heap;
+  int n = 0;
+  for (int b = 0; b < sc->n_blocks; b++) {
+    float value = sc->block_max[b];
+    int at;
+    if (n < k) {
+      at = n++;
+      for (int parent; at > 0 && heap[parent = (at - 1) / 2] > value; at = parent) heap[at] = heap[parent];
+    } else {
+      if (value <= heap[0]) continue;
+      at = 0;
+      for (int child; (child = 2 * at + 1) < k; at = child) {
+        if (child + 1 < k && heap[child + 1] < heap[child]) child++;
+        if (value <= heap[child]) break;
+        heap[at] = heap[child];
+      }
+    }
+    heap[at] = value;
+  }
+  return MAX(heap[0], -FLT_MAX);
+}
+
+/* Append the ids with low <= logit < below to the list, which has n already, ids ascending; returns the new n. low > -inf. */
+static int gather(struct sample_scratch *sc, const float *logits, float low, float below, int n) {
+  for (int b = 0; b < sc->n_blocks; b++) {
+    if (sc->block_max[b] < low) continue;
+    int end = MIN(sc->vocab, (b + 1) * BLOCK);
+    for (int32_t id = b * BLOCK; id < end; id++) { /* always written, kept or not: a branch here is a coin toss */
+      sc->list[n] = (struct sample_candidate){.logit = logits[id], .id = id};
+      n += (logits[id] >= low) & (logits[id] < below);
+    }
+  }
+  return n;
+}
+
+/* Bits that ascend as the logit descends; -0 and 0 are equal. */
+static uint32_t descending_key(float logit) {
+  float x = logit + 0.0f;
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  return bits >> 31 ? bits : ~bits & 0x7fffffffu;
+}
+
+/* Into the order of rule 2. v comes with ids ascending, and both ways are stable. */
+static void sort_candidates(struct sample_candidate *v, int n, struct sample_candidate *swap) {
+  if (n <= SORT_SMALL) {
+    for (int i = 1; i < n; i++) {
+      struct sample_candidate c = v[i];
+      int at = i;
+      for (; at > 0 && v[at - 1].logit < c.logit; at--) v[at] = v[at - 1];
+      v[at] = c;
+    }
+    return;
+  }
+  int start[3][RADIX] = {{0}};
+  for (int i = 0; i < n; i++) {
+    uint32_t key = descending_key(v[i].logit);
+    for (int digit = 0; digit < 3; digit++) start[digit][key >> (digit * RADIX_BITS) & (RADIX - 1)]++;
+  }
+  struct sample_candidate *from = v, *to = swap;
+  for (int digit = 0; digit < 3; digit++) {
+    int *at = start[digit], sum = 0;
+    for (int r = 0; r < RADIX; r++) {
+      int count = at[r];
+      at[r] = sum;
+      sum += count;
+    }
+    for (int i = 0; i < n; i++) to[at[descending_key(from[i].logit) >> (digit * RADIX_BITS) & (RADIX - 1)]++] = from[i];
+    struct sample_candidate *other = from;
+    from = to;
+    to = other;
+  }
+  memcpy(v, from, (size_t)n * sizeof *v);
+}
+
+/* --- the steps of rule 1 that change logits ------------------------------------------------------------------------ */
+
+static void put(struct sample_scratch *sc, float *logits, int32_t id, float value) {
+  DCHECK(sc->n_edits < sc->edits_max);
+  sc->edits[sc->n_edits++] = (struct sample_edit){.id = id, .before = logits[id]};
+  logits[id] = value;
+}
+
+/* In double and back into range: a penalty must not make a +inf of its own. -inf stays. */
+static float penalised(float logit, int count, const struct sample_params *p) {
+  if (logit == -INFINITY) return logit;
+  double x = (double)logit - (count * p->frequency_penalty + p->presence_penalty);
+  x = x < 0 ? x * p->repetition_penalty : x / p->repetition_penalty;
+  return (float)MAX(-(double)FLT_MAX, MIN((double)FLT_MAX, x));
+}
+
+static void edit_logits(struct sample_scratch *sc, const struct sample_state *s, float *logits) {
+  const struct sample_params *p = &s->params;
+  sc->n_edits = 0;
+  /* A stop id that is held back is -inf before and after the division, so the two loops over counts may be one. */
+  for (int i = 0; i < s->n_ids; i++) put(sc, logits, s->ids[i].id, penalised(logits[s->ids[i].id], s->ids[i].count, p));
+  if (s->n_generated < p->min_tokens)
+    for (int i = 0; i < p->n_stop_ids; i++) put(sc, logits, p->stop_ids[i], -INFINITY);
+  for (int i = 0; i < p->n_bias; i++) {
+    const struct sample_bias *b = &p->bias[i];
+    put(sc, logits, b->id, b->bias <= (float)SAMPLE_BAN ? -INFINITY : logits[b->id] + b->bias);
+  }
+  for (int i = 0; i < p->n_suppressed; i++) put(sc, logits, p->suppressed[i], -INFINITY);
+}
+
+static void restore_logits(struct sample_scratch *sc, float *logits) {
+  while (sc->n_edits > 0) {
+    const struct sample_edit *undo = &sc->edits[--sc->n_edits];
+    logits[undo->id] = undo->before;
+  }
+}
+
+/* --- the choice ---------------------------------------------------------------------------------------------------- */
+
+struct band {
+  int start, end; /* in sc->list */
+  bool sorted;
+  double mass;
+};
+
+struct choice {
+  struct sample_scratch *sc;
+  const struct sample_params *p;
+  float inverse_temperature;
+  double keep_mass; /* top-p: a candidate with more mass before it is dropped */
+  double enough;    /* no band is needed any more when the mass is greater */
+  double mass;      /* of the candidates that are kept so far */
+  int n_bands;
+  struct band bands[LAYERS * SPLIT];
+};
+
+/* Weights of the candidates from start to end, in their present order. */
+static void weigh(const struct choice *ch, int start, int end) {
+  const struct sample_scratch *sc = ch->sc;
+  for (int i = start; i < end; i += 4) {
+    int n = MIN(4, end - i);
+    f32x4 x = all4(-INFINITY);
+    for (int j = 0; j < n; j++) x[j] = sc->list[i + j].logit;
+    x = exp4((x - sc->max) * ch->inverse_temperature);
+    for (int j = 0; j < n; j++) sc->weights[i + j] = x[j];
+  }
+}
+
+static void sort_band(struct choice *ch, struct band *b) {
+  if (b->sorted) return;
+  sort_candidates(ch->sc->list + b->start, b->end - b->start, ch->sc->swap);
+  weigh(ch, b->start, b->end);
+  b->sorted = true;
+}
+
+/* Take the candidates from b->start to the end of the list into the kept prefix, as far as the filters allow. False: the prefix ends in
+ * this band, which has been cut there. */
+static bool keep_band(struct choice *ch, struct band *b) {
+  const struct sample_params *p = ch->p;
+  const float *weights = ch->sc->weights;
+  int k = p->top_k == -1 ? INT32_MAX : p->top_k;
+  float least = 1;
+  weigh(ch, b->start, b->end);
+  for (int i = b->start; i < b->end; i++) {
+    b->mass += (double)weights[i];
+    least = MIN(least, weights[i]);
+  }
+  if (b->end <= k && (double)least >= p->min_p && ch->mass + b->mass <= ch->keep_mass) {
+    ch->mass += b->mass;
+    return true;
+  }
+  sort_band(ch, b);
+  b->mass = 0;
+  for (int i = b->start; i < b->end; i++) {
+    double w = (double)weights[i];
+    if (i >= k || w < p->min_p || ch->mass > ch->keep_mass) {
+      b->end = i;
+      return false;
+    }
+    b->mass += w;
+    ch->mass += w;
+  }
+  return true;
+}
+
+/* The first candidate with more than target mass up to and including itself; the last with any weight where rounding hides it. */
+static int32_t candidate_at(struct choice *ch, double target) {
+  double before = 0;
+  for (int k = 0; k < ch->n_bands; k++) {
+    struct band *b = &ch->bands[k];
+    if (before + b->mass <= target) {
+      before += b->mass;
+      continue;
+    }
+    sort_band(ch, b);
+    for (int i = b->start; i < b->end; i++)
+      if ((before += (double)ch->sc->weights[i]) > target) return ch->sc->list[i].id;
+  }
+  for (int k = ch->n_bands - 1; k >= 0; k--) {
+    sort_band(ch, &ch->bands[k]);
+    for (int i = ch->bands[k].end - 1; i >= ch->bands[k].start; i--)
+      if (ch->sc->weights[i] > 0) return ch->sc->list[i].id;
+  }
+  return ch->sc->list[0].id; /* not reached: the first weighs 1 */
+}
+
+/* The candidates from start to end, in bands: by equal steps of the logit when they are many. Order within a band stays that of the ids. */
+static void add_bands(struct choice *ch, int start, int end) {
+  struct sample_candidate *list = ch->sc->list, *swap = ch->sc->swap;
+  float high = -INFINITY, low = INFINITY;
+  for (int i = start; i < end; i++) {
+    high = MAX(high, list[i].logit);
+    low = MIN(low, list[i].logit);
+  }
+  float range = high - low;
+  if (end - start < SPLIT_FROM || !(range > 1e-30f && range < FLT_MAX)) {
+    ch->bands[ch->n_bands++] = (struct band){.start = start, .end = end};
+    return;
+  }
+  float scale = SPLIT / range;
+  int at[SPLIT + 1] = {0};
+  for (int i = start; i < end; i++) at[MIN(SPLIT - 1, (int)((high - list[i].logit) * scale)) + 1]++;
+  at[0] = start;
+  for (int i = 1; i < SPLIT; i++) at[i] += at[i - 1];
+  for (int i = start; i < end; i++) swap[at[MIN(SPLIT - 1, (int)((high - list[i].logit) * scale))]++] = list[i];
+  memcpy(list + start, swap + start, (size_t)(end - start) * sizeof *list);
+  for (int i = 0; i < SPLIT; start = at[i++]) ch->bands[ch->n_bands++] = (struct band){.start = start, .end = at[i]};
+}
+
+/* Take one more layer; false when no further one is needed. */
+static bool keep_layer(struct choice *ch, int start, int end) {
+  int band = ch->n_bands;
+  add_bands(ch, start, end);
+  for (; band < ch->n_bands; band++)
+    if (!keep_band(ch, &ch->bands[band]) || ch->mass > ch->enough) {
+      ch->n_bands = band + 1;
+      return false;
+    }
+  return true;
+}
+
+static int32_t choose(struct sample_scratch *sc, const struct sample_params *p, const float *logits, double u) {
+  /* How far below the greatest logit each layer reaches, in units of the temperature; the last one takes everything. */
+  static const float depths[LAYERS - 1] = {4, 8, 14, 24};
+  const float temperature = (float)MIN(p->temperature, (double)FLT_MAX);
+  bool filters = p->top_k != -1 || p->top_p < 1 || p->min_p > 0;
+  struct choice ch = {.sc = sc, .p = p, .inverse_temperature = (float)(1 / p->temperature), .keep_mass = INFINITY};
+  double all = p->top_p < 1 || !filters ? sum_weights(sc, logits, ch.inverse_temperature) : 0;
+  if (p->top_p < 1) ch.keep_mass = p->top_p * all;
+  ch.enough = filters ? ch.keep_mass : u * all;
+
+  if (p->top_k != -1) {
+    keep_layer(&ch, 0, gather(sc, logits, reached_by(sc, p->top_k), INFINITY, 0));
+  } else {
+    float below = INFINITY;
+    for (int layer = 0, n = 0; layer < LAYERS; layer++) {
+      float low = layer < LAYERS - 1 ? MAX(sc->max - depths[layer] * temperature, -FLT_MAX) : -FLT_MAX;
+      int end = gather(sc, logits, low, below, n);
+      if (!keep_layer(&ch, n, end)) break;
+      n = end;
+      below = low;
+    }
+  }
+  return candidate_at(&ch, filters ? u * ch.mass : u * all);
+}
+
+/* --- log-probabilities --------------------------------------------------------------------------------------------- */
+
+/* The row was scanned. */
+static void fill_top(struct sample_scratch *sc, const float *logits, double log_sum, int n_top, struct sample_result *out) {
+  int n = n_top > 0 ? gather(sc, logits, reached_by(sc, n_top), INFINITY, 0) : 0;
+  sort_candidates(sc->list, n, sc->swap);
+  out->n_top = MIN(n, n_top);
+  for (int i = 0; i < out->n_top; i++)
+    out->top[i] = (struct sample_logprob){.id = sc->list[i].id, .logprob = (float)((double)sc->list[i].logit - log_sum)};
+}
+
+static double log_sum_exp(const struct sample_scratch *sc, const float *logits) {
+  return (double)sc->max + log(sum_weights(sc, logits, 1.0f));
+}
+
+static int nothing_left(struct err *e) { return err_set(e, ERR_INTERNAL, "logits: expected a token that may be sampled, all are -inf"); }
+
+int sample_logprobs(struct sample_scratch *sc, const float *logits, int32_t id, int n_top, struct sample_result *out, struct err *e) {
+  CHECK(id >= -1 && id < sc->vocab && n_top >= 0 && n_top <= SAMPLE_TOP_MAX);
+  *out = (struct sample_result){.id = id};
+  if (scan_row(sc, logits, e)) return -1;
+  if (sc->max == -INFINITY) return nothing_left(e);
+  double log_sum = log_sum_exp(sc, logits);
+  fill_top(sc, logits, log_sum, n_top, out);
+  if (id >= 0) out->logprob = (float)((double)logits[id] - log_sum);
+  return 0;
+}
+
+int sample_token(struct sample_scratch *sc, const struct sample_state *s, float *logits, uint64_t position, struct sample_result *out,
+                 struct err *e) {
+  const struct sample_params *p = &s->params;
+  *out = (struct sample_result){.id = -1};
+  if (scan_row(sc, logits, e)) return -1; /* before edits, which could hide a NaN */
+  if (sc->max == -INFINITY) return nothing_left(e);
+  double log_sum = 0;
+  if (p->n_logprobs >= 0) {
+    log_sum = log_sum_exp(sc, logits);
+    fill_top(sc, logits, log_sum, p->n_logprobs, out);
+  }
+  edit_logits(sc, s, logits);
+  int rc = sc->n_edits ? scan_row(sc, logits, e) : 0;
+  if (rc == 0 && sc->max == -INFINITY) rc = nothing_left(e);
+  if (rc == 0) {
+    bool greedy = p->temperature < TEMPERATURE_GREEDY || p->top_k == 1;
+    out->id = greedy ? find_first(sc, logits, sc->max) : choose(sc, p, logits, rng_uniform(p->seed, position, 0));
+  }
+  restore_logits(sc, logits);
+  if (rc == 0 && p->n_logprobs >= 0) out->logprob = (float)((double)logits[out->id] - log_sum);
+  return rc;
+}
