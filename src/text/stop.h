@@ -16,12 +16,13 @@ enum { STOP_STRINGS_MAX = 16, STOP_BYTES_MAX = 1024 };
 
 struct stop; /* NULL = no stop strings */
 
-/* Copies the strings; empty ones are refused. Returns owned. */
+/* Copies the strings; refuses more than STOP_STRINGS_MAX, empty ones, longer ones than STOP_BYTES_MAX and what is not UTF-8 (so that
+ * nothing is ever held back in the middle of a character). Returns owned; n = 0 gives NULL and leaves *e alone. */
 struct stop *stop_new(const struct str *strings, int n, bool keep, struct err *e);
 void stop_delete(struct stop *s);
 
 /* Feed n bytes; appends what may be shown to out. Returns the index of the stop string that matched, or -1. After a match nothing more is
- * accepted or shown. */
+ * accepted or shown: later calls return the same index. s may be NULL: everything is shown. */
 int stop_push(struct stop *s, const char *text, size_t n, struct buf *out);
 /* The text is over: what was held back is shown. */
 void stop_finish(struct stop *s, struct buf *out);

@@ -37,13 +37,15 @@ void tok_ids_free(struct tok_ids *ids);
 
 /* From a GGUF's metadata (borrows nothing after the call: g may be closed). Returns owned. */
 struct tokenizer *tok_from_gguf(const struct gguf *g, struct err *e);
-/* From tokenizer.json (its text), and tokenizer_config.json when the folder has one (may be NULL). */
+/* From tokenizer.json (its text); where names it in messages. */
 struct tokenizer *tok_from_json(const char *json, size_t n, const char *where, struct err *e);
-/* What a model path offers: GGUF metadata, or the folder's tokenizer.json. */
+/* What a model path offers: GGUF metadata (any part of a split set), or tokenizer.json in the folder or beside the .safetensors file. */
 struct tokenizer *tok_open(const char *model_path, struct err *e);
 void tok_close(struct tokenizer *t);
 
-/* Append the ids of text to out. */
+/* Append the ids of text to out. text.n <= TOK_TEXT_BYTES_MAX; working memory is about 48 bytes per byte of the longest stretch without a
+ * possible word border (vocab.h), so callers bound what they accept. */
+enum { TOK_TEXT_BYTES_MAX = 1 << 27 };
 void tok_encode(const struct tokenizer *t, struct str text, bool special, bool bos, struct tok_ids *out);
 
 enum tok_family tok_family(const struct tokenizer *t);
