@@ -106,7 +106,7 @@ $(OBJ)/tests/$(1)/t_%: $(OBJ)/tests/$(1)/t_%.o $(TESTLIB) $(foreach r,$(call upt
 	@$(CC) $$< $(TESTLIB) $(LDFLAGS) -Wl,--start-group $(foreach r,$(call upto,$(1),$(ROOMS)),$(call lib_of,$(r))) -Wl,--end-group $(LIBS) -lcmocka -o $$@
 endef
 $(foreach r,$(ROOMS),$(eval $(call test_rule,$(r))))
-.PRECIOUS: $(OBJ)/%.o $(TESTBINS)
+.PRECIOUS: $(OBJ)/%.o $(TESTBINS) $(OBJ)/fuzz/replay_%
 
 test: $(SELECTED)
 	@tools/run_tests.sh $(SELECTED)
@@ -120,8 +120,9 @@ tsan:
 
 # --- fuzz targets: fuzz/f_NAME.c defines LLVMFuzzerTestOneInput; fuzz/corpus/NAME/* are replayed by an ordinary build ----
 FUZZERS := $(patsubst fuzz/f_%.c,%,$(sort $(wildcard fuzz/f_*.c)))
-$(OBJ)/fuzz/replay_%: $(OBJ)/fuzz/f_%.o $(OBJ)/fuzz/replay.o $(ALL_LIB)
-	@$(CC) $(filter %.o,$^) $(LDFLAGS) -Wl,--start-group $(ALL_LIB) -Wl,--end-group $(LIBS) -o $@
+FUZZ_LIB := $(foreach r,text files base,$(call lib_of,$(r)))
+$(OBJ)/fuzz/replay_%: $(OBJ)/fuzz/f_%.o $(OBJ)/fuzz/replay.o $(FUZZ_LIB)
+	@$(CC) $(filter %.o,$^) $(LDFLAGS) -Wl,--start-group $(FUZZ_LIB) -Wl,--end-group $(LIBS) -o $@
 corpus: $(patsubst %,$(OBJ)/fuzz/replay_%,$(FUZZERS))
 	@for f in $(FUZZERS); do $(OBJ)/fuzz/replay_$$f fuzz/corpus/$$f || exit 1; done
 fuzz:

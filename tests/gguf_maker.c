@@ -124,9 +124,10 @@ void gguf_maker_gemma3(struct gguf_maker *m, const struct gm_gemma3 *g, int weig
   const struct {
     const char *key;
     int v;
-  } keys[] = {{"gemma3.block_count", g->n_layers},       {"gemma3.context_length", 1024},           {"gemma3.embedding_length", g->hidden},
-              {"gemma3.feed_forward_length", g->ffn},    {"gemma3.attention.head_count", g->n_q},   {"gemma3.attention.head_count_kv", g->n_kv},
-              {"gemma3.attention.key_length", g->head_dim}, {"gemma3.attention.value_length", g->head_dim},
+  } keys[] = {{"gemma3.block_count", g->n_layers},           {"gemma3.context_length", 1024},
+              {"gemma3.embedding_length", g->hidden},        {"gemma3.feed_forward_length", g->ffn},
+              {"gemma3.attention.head_count", g->n_q},       {"gemma3.attention.head_count_kv", g->n_kv},
+              {"gemma3.attention.key_length", g->head_dim},  {"gemma3.attention.value_length", g->head_dim},
               {"gemma3.attention.sliding_window", g->window}};
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) gguf_maker_u32(m, keys[i].key, (uint32_t)keys[i].v);
   gguf_maker_f32(m, "gemma3.attention.layer_norm_rms_epsilon", 1e-6f);

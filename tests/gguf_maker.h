@@ -24,10 +24,10 @@ struct gm_bytes {
 
 struct gguf_maker {
   struct gm_bytes kv, info, data;
-  uint64_t n_kv, n_tensors;              /* counted */
-  uint64_t claimed_kv, claimed_tensors;  /* UINT64_MAX: the truth */
-  uint32_t version;                      /* 3 */
-  uint32_t alignment;                    /* 32; the key general.alignment is the caller's affair */
+  uint64_t n_kv, n_tensors;             /* counted */
+  uint64_t claimed_kv, claimed_tensors; /* UINT64_MAX: the truth */
+  uint32_t version;                     /* 3 */
+  uint32_t alignment;                   /* 32; the key general.alignment is the caller's affair */
 };
 
 void gguf_maker_init(struct gguf_maker *m);

@@ -14,7 +14,16 @@ const char *model_family_name(enum model_family f);
 
 enum layer_kind { LAYER_FULL, LAYER_SLIDING, LAYER_CROSS };
 
-enum { CONFIG_LAYERS_MAX = 256, CONFIG_EOS_MAX = 8 };
+enum {
+  CONFIG_LAYERS_MAX = 256,
+  CONFIG_EOS_MAX = 8,
+  CONFIG_VOCAB_MAX = 1 << 20,
+  CONFIG_HIDDEN_MAX = 65536,
+  CONFIG_FFN_MAX = 1 << 20,
+  CONFIG_HEADS_MAX = 256,
+  CONFIG_HEAD_DIM_MAX = 1024,
+  CONFIG_TOKENS_MAX = 1 << 24 /* of context and window */
+};
 
 struct rope_config {
   double theta;   /* rope_theta / rope_parameters.*.rope_theta | rope.freq_base, rope.freq_base_swa */
@@ -44,6 +53,7 @@ struct model_config {
   bool norm_plus_one;    /* weights stored as w, used as 1 + w: Gemma 3 safetensors true, GGUF false (already added) */
   float embed_scale;     /* Gemma: sqrt(hidden), unrounded float32 */
   float attn_scale;      /* query_pre_attn_scalar^-1/2 | 62 layers: (hidden/n_q)^-1/2, else head_dim^-1/2 */
+  bool tied_head;        /* the head is token_embd: tie_word_embeddings | no output.weight */
   float final_softcap;   /* final_logit_softcapping | same; 0 = off */
   struct rope_config rope_full, rope_sliding;
   int32_t bos, pad;            /* -1 = none */
@@ -52,8 +62,10 @@ struct model_config {
   struct layer_config layers[CONFIG_LAYERS_MAX];
 };
 
-/* From a GGUF's metadata. Needs token_embd.weight's shape for vocab when the file has tensors. */
+/* From a GGUF's metadata. vocab comes from token_embd.weight's shape; without tensors from the list of tokens. */
 int config_from_gguf(struct model_config *c, const struct gguf *g, struct err *e);
+/* The same of a split set: the metadata is that of the first part, token_embd.weight may be in any. */
+int config_from_gguf_parts(struct model_config *c, const struct gguf *parts, int n_parts, struct err *e);
 /* From a folder's config.json (and generation_config.json when present). Old and new spellings, nested text_config. */
 int config_from_folder(struct model_config *c, const char *folder, struct err *e);
 /* The same from text, for tests and fuzzing. generation may be NULL. */

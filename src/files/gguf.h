@@ -37,6 +37,8 @@ enum gguf_type { /* as in the file */
                  GGUF_TYPE_COUNT
 };
 
+enum { GGUF_KV_MAX = 65536, GGUF_TENSORS_MAX = 131072, GGUF_DIMS_MAX = 4, GGUF_NAME_BYTES_MAX = 255 };
+
 struct gguf_kv {
   struct str key;
   enum gguf_type type; /* of the value, or of the array's elements */
@@ -63,16 +65,19 @@ struct gguf {
   size_t n_kv;
   struct gguf_tensor *tensors; /* in file order */
   size_t n_tensors;
+  const struct gguf_tensor **by_name; /* the same, sorted by name */
 };
 
 int gguf_open(struct gguf *g, const struct map *map, struct err *e);
 void gguf_close(struct gguf *g);
 
 const struct gguf_kv *gguf_find(const struct gguf *g, const char *key); /* NULL if absent */
+const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name);
+const char *gguf_type_name(enum gguf_type t); /* "uint32" */
 
 /* Typed getters. Return 1 and fill *out when present, 0 when absent (out untouched), -1 and *e when present with a type
  * or value that does not fit ("key gemma3.block_count: expected an unsigned integer, file has string"). Integers of any
- * width convert when the value fits; f32 and f64 convert. */
+ * width convert when the value fits; to a float, f32, f64 (finite) and integers. */
 int gguf_u32(const struct gguf *g, const char *key, uint32_t *out, struct err *e);
 int gguf_f32(const struct gguf *g, const char *key, float *out, struct err *e);
 int gguf_bool(const struct gguf *g, const char *key, bool *out, struct err *e);

@@ -1,7 +1,7 @@
 /* json.h — thin helpers over jansson: parse with limits, typed getters whose messages carry the path.
  *
  * json_load_text accepts UTF-8 only, one value with nothing after it, depth at most 64 levels (jansson's own limit is lowered by
- * a pre-scan), duplicate keys refused, NUL in strings allowed only when allow_nul. Errors: "config.json: line 3: ...".
+ * a pre-scan), at most JSON_VALUES_MAX values of which JSON_CONTAINERS_MAX objects and arrays, duplicate keys refused, NUL in strings allowed only when allow_nul. Errors: "config.json: line 3: ...".
  */
 #ifndef CYGNET_JSON_H
 #define CYGNET_JSON_H
@@ -10,6 +10,8 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+
+enum { JSON_DEPTH_MAX = 64, JSON_VALUES_MAX = 8 << 20, JSON_CONTAINERS_MAX = 1 << 20 };
 
 /* Returns owned (json_decref). `what` names the source in messages. */
 json_t *json_load_text(const char *text, size_t n, bool allow_nul, const char *what, struct err *e);
@@ -26,7 +28,7 @@ int json_get_string(const json_t *o, const char *key, const char **out, size_t *
 int json_get_object(const json_t *o, const char *key, const json_t **out, const char *where, struct err *e);
 int json_get_array(const json_t *o, const char *key, const json_t **out, const char *where, struct err *e);
 
-/* Compact text of a value appended to b. */
+/* Compact text of a value appended to b: keys in their order, reals with the fewest digits that read back the same. */
 bool json_put(struct buf *b, const json_t *v);
 
 #endif

@@ -15,11 +15,16 @@ struct map {
   size_t n_bytes;
   char *path; /* owned */
   int64_t mtime_ns;
+  bool mapped; /* data is a mapping that map_close undoes; false: plain memory of the caller (tests, fuzzing) */
 };
 
 int map_open(struct map *m, const char *path, struct err *e); /* ERR_NOT_FOUND, ERR_BAD_FILE (folder, device), ERR_IO */
 void map_close(struct map *m);                                /* fine on a zeroed one */
 bool map_unchanged(const struct map *m);                      /* same size and time on disk as when opened */
+/* The path for messages: printable, and only its end when it is long. Returns text. */
+const char *map_label(const struct map *m, char text[200]);
+/* The same of any path. */
+const char *path_label(const char *path, char text[200]);
 /* Tell the system that [p, p+n) was read for the last time: its pages need not stay resident. */
 void map_done_with(const struct map *m, const void *p, size_t n_bytes);
 

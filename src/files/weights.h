@@ -21,7 +21,7 @@ struct weight_view {
   enum dtype dtype;
   int64_t rows, cols; /* a vector is one row */
   size_t row_bytes;
-  const void *data; /* borrowed, in a read-only map; alignment as in the file */
+  const void *data; /* borrowed, read-only; aligned to the element (a checkpoint whose tensors are not is copied) */
 };
 
 /* path: a GGUF (any part of a split set: name-00001-of-00003.gguf), a .safetensors file or a folder with config.json.

@@ -1,0 +1,414 @@
+/* weights.c — one table of tensors over either format; see weights.h. */
+#include "files/weights.h"
+
+#include <libgen.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "files/weights_names.h"
+#include "files/weights_split.h"
+
+/* One tensor, in file order. */
+struct entry {
+  char *name;       /* GGUF's name, owned; NULL when the checkpoint's is not in the table */
+  const char *own;  /* as in the file; the same as name for a GGUF */
+  const char *type; /* for messages */
+  enum dtype dtype;
+  int n_dims;
+  int64_t shape[4]; /* of more dimensions, the first are multiplied into shape[0] */
+  const void *data;
+  size_t n_bytes;
+  int file; /* which map */
+  bool skipped, fetched;
+  void *copy; /* owned, from mem_big_alloc: the data, when it is not aligned in the file */
+};
+
+struct weights {
+  struct gguf_set set;   /* of a GGUF */
+  struct safetensors st; /* of a checkpoint */
+  bool is_gguf;
+  struct map *maps; /* of whichever it is */
+  int n_maps;
+  struct entry *entries;
+  size_t n_entries;
+  struct entry **by_name; /* those with a name, sorted */
+  size_t n_named;
+  enum model_family family;
+  bool norm_plus_one;
+  char *folder; /* owned */
+  char format[64];
+};
+
+static const char *file_label(const struct weights *w, const struct entry *t, char text[200]) { return map_label(&w->maps[t->file], text); }
+
+/* --- the table ---------------------------------------------------------------------------------------------------------- */
+
+static int compare_name(const void *a, const void *b) {
+  return strcmp((*(const struct entry *const *)a)->name, (*(const struct entry *const *)b)->name);
+}
+
+static struct entry *find(const struct weights *w, const char *name) {
+  struct entry wanted = {.name = (char *)(uintptr_t)name};
+  struct entry *key = &wanted;
+  struct entry **found = w->n_named ? bsearch(&key, w->by_name, w->n_named, sizeof *w->by_name, compare_name) : NULL;
+  return found ? *found : NULL;
+}
+
+static int alloc_table(struct weights *w, size_t n, struct err *e) {
+  char label[200];
+  if (!n) return 0;
+  w->entries = mem_try_alloc(n * sizeof *w->entries);
+  w->by_name = mem_try_alloc(n * sizeof *w->by_name);
+  if (w->entries && w->by_name) return 0;
+  return err_set(e, ERR_NO_MEMORY, "%s: no memory for a table of %zu tensors", map_label(&w->maps[0], label), n);
+}
+
+static int sort_table(struct weights *w, struct err *e) {
+  for (size_t i = 0; i < w->n_entries; i++)
+    if (w->entries[i].name) w->by_name[w->n_named++] = &w->entries[i];
+  if (w->n_named) qsort(w->by_name, w->n_named, sizeof *w->by_name, compare_name);
+  for (size_t i = 1; i < w->n_named; i++) {
+    const struct entry *a = w->by_name[i - 1], *b = w->by_name[i];
+    if (strcmp(a->name, b->name) != 0) continue;
+    char label[200], one[100], other[100];
+    return err_set(e, ERR_BAD_FILE, "%s: tensor %s: %s %s", file_label(w, b, label), str_escape(str_c(b->own), one, sizeof one),
+                   strcmp(a->own, b->own) != 0 ? "stands for the same weight as" : "also present in another part as",
+                   str_escape(str_c(a->own), other, sizeof other));
+  }
+  return 0;
+}
+
+static int fill_from_gguf(struct weights *w, struct err *e) {
+  size_t n = 0;
+  for (int p = 0; p < w->set.n_parts; p++) n += w->set.parts[p].n_tensors;
+  if (alloc_table(w, n, e) != 0) return -1;
+  for (int p = 0; p < w->set.n_parts; p++) {
+    const struct gguf *g = &w->set.parts[p];
+    for (size_t i = 0; i < g->n_tensors; i++) {
+      const struct gguf_tensor *t = &g->tensors[i];
+      struct entry *n_th = &w->entries[w->n_entries++];
+      *n_th = (struct entry){.name = xstrndup(t->name.p, t->name.n),
+                             .type = dtype_info(t->dtype)->name,
+                             .dtype = t->dtype,
+                             .n_dims = t->n_dims,
+                             .data = t->data,
+                             .n_bytes = t->n_bytes,
+                             .file = p};
+      n_th->own = n_th->name;
+      memcpy(n_th->shape, t->shape, sizeof n_th->shape);
+      n_th->skipped = weight_use_in_gguf(n_th->name) == WEIGHT_SKIPPED;
+    }
+  }
+  return sort_table(w, e);
+}
+
+/* File order of a checkpoint: by shard, then by address. */
+static int compare_place(const void *a, const void *b) {
+  const struct entry *x = a, *y = b;
+  uintptr_t p = (uintptr_t)x->data, q = (uintptr_t)y->data;
+  return x->file != y->file ? x->file - y->file : (p > q) - (p < q);
+}
+
+static int fill_from_safetensors(struct weights *w, const struct model_config *c, struct err *e) {
+  if (alloc_table(w, w->st.n_tensors, e) != 0) return -1;
+  for (size_t i = 0; i < w->st.n_tensors; i++) {
+    const struct st_tensor *t = &w->st.tensors[i];
+    char name[WEIGHT_NAME_BYTES];
+    enum weight_use use = weight_name_from_hf(c->family, t->name, name);
+    struct entry *n_th = &w->entries[w->n_entries++];
+    *n_th = (struct entry){.own = t->name,
+                           .type = t->type_name,
+                           .dtype = t->dtype,
+                           .data = t->data,
+                           .n_bytes = t->n_bytes,
+                           .file = t->shard,
+                           .skipped = use == WEIGHT_SKIPPED};
+    /* A tied model uses the embedding whether or not its writer also stored a head. */
+    if (use == WEIGHT_TEXT && c->tied_head && !strcmp(name, "output.weight")) n_th->skipped = true;
+    else if (use == WEIGHT_TEXT) n_th->name = xstrdup(name);
+    n_th->n_dims = MIN(t->n_dims, 4);
+    int extra = t->n_dims - n_th->n_dims; /* the product was checked against the bytes */
+    n_th->shape[0] = 1;
+    for (int d = 0; d <= extra && d < t->n_dims; d++) n_th->shape[0] *= t->shape[d];
+    for (int d = 1; d < n_th->n_dims; d++) n_th->shape[d] = t->shape[d + extra];
+  }
+  if (w->n_entries) qsort(w->entries, w->n_entries, sizeof *w->entries, compare_place);
+  return sort_table(w, e);
+}
+
+/* --- opening ------------------------------------------------------------------------------------------------------------ */
+
+static char *folder_of(const char *file) {
+  char *copy = xstrdup(file), *folder = xstrdup(dirname(copy));
+  free(copy);
+  return folder;
+}
+
+static int open_gguf(struct weights *w, const char *path, struct model_config *c, struct err *e) {
+  w->is_gguf = true;
+  if (gguf_set_open(&w->set, path, e) != 0) return -1;
+  w->maps = w->set.maps;
+  w->n_maps = w->set.n_parts;
+  w->folder = folder_of(path);
+  unsigned version = w->set.parts[0].version;
+  if (w->n_maps > 1) snprintf(w->format, sizeof w->format, "GGUF v%u, %d parts", version, w->n_maps);
+  else snprintf(w->format, sizeof w->format, "GGUF v%u", version);
+  return config_from_gguf_parts(c, w->set.parts, w->set.n_parts, e) == 0 ? fill_from_gguf(w, e) : -1;
+}
+
+/* Is this one shard of a set that has an index beside it? */
+static bool is_indexed_shard(const char *path, const char *folder) {
+  const char *name = strrchr(path, '/');
+  name = name ? name + 1 : path;
+  size_t n = strlen(folder) + sizeof "/model.safetensors.index.json";
+  char *index = xmalloc(n);
+  struct stat st;
+  snprintf(index, n, "%s/model.safetensors.index.json", folder);
+  bool found = strstr(name, "-of-") && stat(index, &st) == 0;
+  free(index);
+  return found;
+}
+
+static int open_safetensors(struct weights *w, const char *path, bool is_folder, struct model_config *c, struct err *e) {
+  w->folder = is_folder ? xstrdup(path) : folder_of(path);
+  if (config_from_folder(c, w->folder, e) != 0) return -1;
+  bool whole_folder = is_folder || is_indexed_shard(path, w->folder);
+  if (safetensors_open(&w->st, whole_folder ? w->folder : path, e) != 0) return -1;
+  w->maps = w->st.maps;
+  w->n_maps = w->st.n_maps;
+  if (w->n_maps > 1) snprintf(w->format, sizeof w->format, "safetensors, %d shards", w->n_maps);
+  else snprintf(w->format, sizeof w->format, "safetensors");
+  return fill_from_safetensors(w, c, e);
+}
+
+/* A file is what its first bytes say, and failing that what its name says. */
+static int sniff(const char *path, bool *is_gguf, struct err *e) {
+  struct map m;
+  char label[200];
+  if (map_open(&m, path, e) != 0) return -1;
+  *is_gguf = m.n_bytes >= 4 && !memcmp(m.data, "GGUF", 4);
+  map_close(&m);
+  if (*is_gguf || str_ends(str_c(path), ".safetensors")) return 0;
+  if (str_ends(str_c(path), ".gguf")) {
+    *is_gguf = true;
+    return 0;
+  }
+  return err_set(e, ERR_BAD_FILE, "%s: expected a GGUF file, a .safetensors file or a folder with config.json, found something else",
+                 path_label(path, label));
+}
+
+struct weights *weights_open(const char *path, struct model_config *config, struct err *e) {
+  struct weights *w = xcalloc(1, sizeof *w);
+  struct stat st;
+  bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode), is_gguf = false;
+  if (!is_folder && sniff(path, &is_gguf, e) != 0) goto fail;
+  if ((is_gguf ? open_gguf(w, path, config, e) : open_safetensors(w, path, is_folder, config, e)) != 0) goto fail;
+  w->family = config->family;
+  w->norm_plus_one = config->norm_plus_one;
+  return w;
+fail:
+  weights_close(w);
+  return NULL;
+}
+
+void weights_close(struct weights *w) {
+  if (!w) return;
+  for (size_t i = 0; i < w->n_entries; i++) {
+    free(w->entries[i].name);
+    mem_big_free(w->entries[i].copy, w->entries[i].n_bytes);
+  }
+  free(w->entries);
+  free(w->by_name);
+  free(w->folder);
+  gguf_set_close(&w->set);
+  safetensors_close(&w->st);
+  free(w);
+}
+
+/* --- fetching ----------------------------------------------------------------------------------------------------------- */
+
+static const char *shape_text(const int64_t *shape, int n_dims, char text[100]) {
+  size_t at = (size_t)snprintf(text, 100, "[");
+  for (int i = 0; i < n_dims; i++) at += (size_t)snprintf(text + at, 100 - at, i ? ", %lld" : "%lld", (long long)shape[i]);
+  snprintf(text + at, 100 - at, "]");
+  return text;
+}
+
+/* Does the tensor have these rows of cols elements? Leading dimensions count as rows; rows 0 is a vector. */
+static bool has_shape(const struct entry *t, int64_t rows, int64_t cols) {
+  int64_t n = 1;
+  for (int i = 0; i + 1 < t->n_dims; i++)
+    if (__builtin_mul_overflow(n, t->shape[i], &n)) return false;
+  return t->n_dims >= 1 && t->shape[t->n_dims - 1] == cols && n == MAX(rows, 1);
+}
+
+static int missing(const struct weights *w, const char *name, const char *expected, struct err *e) {
+  char label[200];
+  if (w->n_maps == 1) map_label(&w->maps[0], label);
+  else path_label(w->folder, label);
+  /* blk.N.attn_q/k/v.weight may be there as one tensor */
+  const char *dot = strrchr(name, '.'), *part = dot && dot - name > 6 ? dot - 6 : name;
+  if (part > name && (!strncmp(part, "attn_q.", 7) || !strncmp(part, "attn_k.", 7) || !strncmp(part, "attn_v.", 7))) {
+    char fused[WEIGHT_NAME_BYTES];
+    snprintf(fused, sizeof fused, "%.*sattn_qkv.weight", (int)(part - name), name);
+    if (find(w, fused))
+      return err_set(e, ERR_UNSUPPORTED,
+                     "%s: tensor %s: query, key and value weights in one tensor are not supported, expected %s; convert without --fuse-qkv",
+                     label, fused, name);
+  }
+  return err_set(e, ERR_BAD_FILE, "%s: tensor %s: expected %s, the file has no such tensor", label, name, expected);
+}
+
+/* Some checkpoints have headers of odd length, which leaves all their data unaligned. */
+static int align_data(const struct weights *w, struct entry *t, struct err *e) {
+  size_t elem_bytes = (size_t)dtype_info(t->dtype)->block_bytes;
+  if (dtype_info(t->dtype)->quantised || (uintptr_t)t->data % elem_bytes == 0 || t->copy) return 0;
+  char label[200];
+  t->copy = mem_big_alloc(t->n_bytes, "unaligned tensor", e);
+  if (!t->copy) return err_prefix(e, "%s: tensor %s", file_label(w, t, label), t->name);
+  memcpy(t->copy, t->data, t->n_bytes);
+  map_done_with(&w->maps[t->file], t->data, t->n_bytes);
+  return 0;
+}
+
+int weights_get(struct weights *w, const char *name, int64_t rows, int64_t cols, struct weight_view *out, struct err *e) {
+  CHECK(rows >= 0 && cols > 0);
+  char expected[100], found[100], label[200];
+  const int64_t shape[2] = {rows, cols};
+  shape_text(rows ? shape : shape + 1, rows ? 2 : 1, expected);
+  struct entry *t = find(w, name);
+  if (!t) return missing(w, name, expected, e);
+  if (!has_shape(t, rows, cols))
+    return err_set(e, ERR_BAD_FILE, "%s: tensor %s: expected %s, file has %s", file_label(w, t, label), t->name, expected,
+                   shape_text(t->shape, t->n_dims, found));
+  bool computes = t->dtype == DTYPE_F32 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_BF16 ||
+                  (t->dtype != DTYPE_NONE && dtype_info(t->dtype)->quantised);
+  if (!computes)
+    return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: expected a type to compute with (F32, F16, BF16 or a quantised one), file has %s",
+                   file_label(w, t, label), t->name, t->type);
+  size_t row_bytes;
+  CHECK(dtype_row_bytes(t->dtype, (size_t)cols, &row_bytes)); /* the file was opened with this checked */
+  if (align_data(w, t, e) != 0) return -1;
+  t->fetched = true;
+  *out = (struct weight_view){t->dtype, MAX(rows, 1), cols, row_bytes, t->copy ? t->copy : t->data};
+  return 0;
+}
+
+bool weights_has(const struct weights *w, const char *name) { return find(w, name) != NULL; }
+
+int weights_get_vector(struct weights *w, const char *name, int64_t cols, float *out, struct err *e) {
+  struct weight_view v;
+  if (weights_get(w, name, 0, cols, &v, e) != 0) return -1;
+  dtype_to_f32(v.dtype, v.data, out, (size_t)cols);
+  float shift = w->norm_plus_one && str_ends(str_c(name), "norm.weight") ? 1.0f : 0.0f;
+  for (int64_t i = 0; i < cols; i++) {
+    if (!isfinite(out[i])) {
+      char label[200];
+      return err_set(e, ERR_BAD_FILE, "%s: tensor %s: element %lld is not a finite number", file_label(w, find(w, name), label), name,
+                     (long long)i);
+    }
+    out[i] += shift;
+  }
+  return 0;
+}
+
+void weights_done_with(struct weights *w, const struct weight_view *v) {
+  const unsigned char *p = v->data;
+  for (int i = 0; i < w->n_maps; i++)
+    if (w->maps[i].data && p >= w->maps[i].data && p < w->maps[i].data + w->maps[i].n_bytes)
+      map_done_with(&w->maps[i], p, (size_t)v->rows * v->row_bytes);
+}
+
+/* --- what is left over -------------------------------------------------------------------------------------------------- */
+
+/* The name with numbers between dots replaced: blk.*.attn_q.bias is one kind. */
+static void kind_of(const char *name, char kind[160]) {
+  size_t at = 0;
+  for (const char *p = name; *p && at < 150;) {
+    if ((p == name || p[-1] == '.') && *p >= '0' && *p <= '9') {
+      kind[at++] = '*';
+      while (*p >= '0' && *p <= '9') p++;
+    } else kind[at++] = *p++;
+  }
+  kind[at] = 0;
+}
+
+struct leftover {
+  char kind[160];
+  const struct entry *first;
+  size_t n;
+};
+
+int weights_report_unused(struct weights *w, bool strict, struct err *e) {
+  enum { KINDS_MAX = 20 };
+  struct leftover kinds[KINDS_MAX];
+  size_t n_kinds = 0, n_all = 0;
+  const struct entry *first = NULL;
+  for (size_t i = 0; i < w->n_entries; i++) {
+    const struct entry *t = &w->entries[i];
+    if (t->fetched || t->skipped) continue;
+    if (!first) first = t;
+    n_all++;
+    char kind[160];
+    kind_of(t->own, kind);
+    size_t k = 0;
+    while (k < n_kinds && strcmp(kinds[k].kind, kind) != 0) k++;
+    if (k == KINDS_MAX) continue;
+    if (k == n_kinds) {
+      memcpy(kinds[k].kind, kind, sizeof kind);
+      kinds[k].first = t;
+      kinds[k].n = 0;
+      n_kinds++;
+    }
+    kinds[k].n++;
+  }
+  if (!n_all) return 0;
+  char label[200], text[200];
+  if (strict)
+    return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: not part of a %s model as this build knows it (%zu such tensors)",
+                   file_label(w, first, label), str_escape(str_c(first->own), text, sizeof text), model_family_name(w->family), n_all);
+  size_t told = 0;
+  for (size_t k = 0; k < n_kinds; k++) {
+    log_line(LOG_WARN, "weights", "%s: unused: %s (%zu tensors)", file_label(w, kinds[k].first, label),
+             str_escape(str_c(kinds[k].kind), text, sizeof text), kinds[k].n);
+    told += kinds[k].n;
+  }
+  if (told < n_all) log_line(LOG_WARN, "weights", "and %zu more unused tensors", n_all - told);
+  return 0;
+}
+
+/* --- observers ---------------------------------------------------------------------------------------------------------- */
+
+const struct gguf *weights_gguf(const struct weights *w) { return w->is_gguf ? &w->set.parts[0] : NULL; }
+const char *weights_folder(const struct weights *w) { return w->folder; }
+const char *weights_format(const struct weights *w) { return w->format; }
+size_t weights_count(const struct weights *w) { return w->n_entries; }
+
+size_t weights_total_bytes(const struct weights *w) {
+  size_t n = 0; /* no more than the files' sizes, which fit together in the address space */
+  for (size_t i = 0; i < w->n_entries; i++) n += w->entries[i].n_bytes;
+  return n;
+}
+
+void weights_at(const struct weights *w, size_t i, const char **name, enum dtype *dtype, int *n_dims, int64_t shape[4], size_t *n_bytes) {
+  CHECK(i < w->n_entries);
+  const struct entry *t = &w->entries[i];
+  *name = t->own;
+  *dtype = t->dtype;
+  *n_dims = t->n_dims;
+  memcpy(shape, t->shape, sizeof t->shape);
+  *n_bytes = t->n_bytes;
+}
+
+int weights_unchanged(const struct weights *w, struct err *e) {
+  char label[200];
+  for (int i = 0; i < w->n_maps; i++)
+    if (!map_unchanged(&w->maps[i]))
+      return err_set(e, ERR_IO, "%s: the file on disk is no longer the one that was opened", map_label(&w->maps[i], label));
+  return 0;
+}

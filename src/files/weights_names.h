@@ -1,0 +1,20 @@
+/* weights_names.h — from a checkpoint's tensor names to GGUF's; private to this room. */
+#ifndef CYGNET_WEIGHTS_NAMES_H
+#define CYGNET_WEIGHTS_NAMES_H
+
+#include "files/config.h"
+
+enum weight_use {
+  WEIGHT_TEXT,    /* a tensor of the text model */
+  WEIGHT_SKIPPED, /* of a part that this build does not run (vision, audio), or a buffer that is computed */
+  WEIGHT_UNKNOWN
+};
+
+enum { WEIGHT_NAME_BYTES = 128 };
+
+/* "model.layers.3.self_attn.k_proj.weight" -> "blk.3.attn_k.weight". out is "" unless WEIGHT_TEXT. */
+enum weight_use weight_name_from_hf(enum model_family family, const char *hf, char out[WEIGHT_NAME_BYTES]);
+/* Of a name in a GGUF: text or skipped. */
+enum weight_use weight_use_in_gguf(const char *name);
+
+#endif
