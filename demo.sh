@@ -20,8 +20,8 @@ if [ "${1:-}" = serve ]; then
   exec build/cygnet serve -m "$SAMPLE_MODEL"
 fi
 
-step "build/cygnet complete -m $SAMPLE_MODEL -p 'The capital of France is' -n 24"
-build/cygnet complete -m "$SAMPLE_MODEL" -p 'The capital of France is' -n 24
+step "build/cygnet complete -m $SAMPLE_MODEL -p 'The planets of the solar system are Mercury, Venus,' -n 24"
+build/cygnet complete -m "$SAMPLE_MODEL" -p 'The planets of the solar system are Mercury, Venus,' -n 24
 
 step "a server for a moment, asked over HTTP"
 log=build/demo-server.log

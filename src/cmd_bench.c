@@ -133,7 +133,7 @@ static void print_json(const struct cygnet_info *i, const struct cygnet_floor *f
                         "kv_token_bytes_full", (json_int_t)i->kv_token_bytes_full, "kv_token_bytes_sliding",
                         (json_int_t)i->kv_token_bytes_sliding, "machine", "read_gb_per_s", f->read_gb_s, "int8_gop_per_s", f->int8_gop_s,
                         "float_gop_per_s", f->float_gop_s, "float_type", f->float_name, "runs", runs);
-  char *text = json_dumps(o, JSON_INDENT(2));
+  char *text = json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
   puts(text);
   free(text);
   json_decref(o);

@@ -53,7 +53,7 @@ static void print_json(const int32_t *prompt, size_t n_prompt, const struct outc
                         v->prompt_tokens + v->completion_tokens, "prompt_tokens_details", "cached_tokens", v->cached_tokens, "timings",
                         "queue_ms", v->queue_ms, "prefill_ms", v->prefill_ms, "decode_ms", v->decode_ms);
   if (v->finish == CYGNET_FINISH_ERROR) json_object_set_new(o, "error", json_string(v->error.message));
-  char *text = json_dumps(o, JSON_COMPACT);
+  char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(6));
   puts(text);
   free(text);
   json_decref(o);
