@@ -1,0 +1,107 @@
+/* call.c — calls, messages and the error object. */
+#include "server/call.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+enum { MESSAGE_TEXT_MAX = 64 << 20 };
+
+struct call *call_new(enum call_kind kind) {
+  struct call *c = xcalloc(1, sizeof *c);
+  unsigned char random[12] = {0};
+  c->kind = kind;
+  atomic_init(&c->cancelled, false);
+  c->created = clock_unix_s();
+  if (getrandom(random, sizeof random, 0) < 0) { /* ids only have to be different */
+    int64_t now = clock_ns();
+    for (size_t i = 0; i < sizeof random; i++) random[i] = (unsigned char)(now >> (i * 5));
+  }
+  int at = snprintf(c->id, sizeof c->id, "%s", kind == CALL_CHAT ? "chatcmpl-" : "cmpl-");
+  for (size_t i = 0; i < sizeof random; i++) at += snprintf(c->id + at, sizeof c->id - (size_t)at, "%02x", random[i]);
+  return c;
+}
+
+static void job_free(struct job *j) {
+  for (int i = 0; i < j->n_prompts; i++) {
+    free(j->prompts[i].ids);
+    free(j->prompts[i].text);
+  }
+  free(j->prompts);
+  for (int i = 0; i < j->n_stop; i++) free(j->stop[i]);
+  free(j->stop);
+  free(j->stop_ids);
+  free(j->bias);
+}
+
+void call_free(struct call *c) {
+  if (!c) return;
+  for (int i = 0; i < c->n_choices; i++) {
+    struct choice *o = &c->choices[i];
+    buf_free(&o->text);
+    buf_free(&o->logprobs);
+    buf_free(&o->token_logprobs);
+    buf_free(&o->top_logprobs);
+    buf_free(&o->text_offsets);
+  }
+  free(c->choices);
+  job_free(&c->job);
+  buf_free(&c->body);
+  free(c);
+}
+
+struct message *message_new(struct call *c, enum message_kind kind) {
+  struct message *m = xcalloc(1, sizeof *m);
+  m->call = c;
+  m->kind = kind;
+  buf_init(&m->text, MESSAGE_TEXT_MAX);
+  return m;
+}
+
+void message_free(struct message *m) {
+  if (!m) return;
+  buf_free(&m->text);
+  free(m->tokens);
+  free(m->tops);
+  free(m);
+}
+
+int api_error_set(struct api_error *e, int status, const char *code, const char *param, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  e->status = status;
+  e->code = code;
+  snprintf(e->param, sizeof e->param, "%s", param ? param : "");
+  vsnprintf(e->message, sizeof e->message, fmt, args);
+  va_end(args);
+  return -1;
+}
+
+static const char *type_of(int status) {
+  if (status == 401) return "authentication_error";
+  if (status == 403) return "permission_error";
+  return status >= 500 ? "server_error" : "invalid_request_error";
+}
+
+static void put_nullable(struct buf *out, const char *name, const char *value) {
+  if (!value || !*value) {
+    buf_printf(out, ",\"%s\":null", name);
+    return;
+  }
+  buf_printf(out, ",\"%s\":\"", name);
+  buf_json_escape(out, value, strlen(value));
+  buf_putc(out, '"');
+}
+
+void api_error_put(struct buf *out, const struct api_error *e) {
+  buf_puts(out, "{\"error\":{\"message\":\"");
+  buf_json_escape(out, e->message, strlen(e->message));
+  buf_printf(out, "\",\"type\":\"%s\"", type_of(e->status));
+  put_nullable(out, "param", e->param);
+  put_nullable(out, "code", e->code);
+  buf_puts(out, "}}");
+}

@@ -1,0 +1,139 @@
+/* call.h — one API request on its way through three threads.
+ *
+ *      io thread                    prep thread                       engine thread
+ *   call_new, body ──► to_prep ──► parse, render, tokenise ──► to_engine ──► submit, step, events
+ *   openai_message ◄───────────────────── to_io ◄──────────────────────────────┘   (errors straight from prep too)
+ *
+ * Rules
+ *   1. Who holds what: a group of fields below belongs to the thread named; handing a call through a queue publishes what was written before.
+ *      After prep the job is read-only for everybody.
+ *   2. The io thread creates and frees a call. It frees it when it has taken the message that is `last`, never before; every call gets exactly
+ *      one such message and nothing after it, whatever happens.
+ *   3. cancelled is the only word written while others look. Set by the io thread when the client left; prep then answers `last` at once, the
+ *      engine thread aborts within one step.
+ *   4. Messages of one choice arrive in the order of its events.
+ *   5. calls_max calls at most; the queues to prep and to the engine have room for all of them, so pushing there cannot fail. The queue to the io
+ *      thread is bounded too; when it is full the engine thread waits.
+ */
+#ifndef CYGNET_CALL_H
+#define CYGNET_CALL_H
+
+#include <stdatomic.h>
+
+#include "base/buf.h"
+#include "server/http.h"
+#include "server/port.h"
+
+enum call_kind { CALL_CHAT, CALL_COMPLETION, CALL_TOKENIZE, CALL_DETOKENIZE };
+
+/* What goes into an error object. code may be NULL. */
+struct api_error {
+  int status;
+  const char *code; /* static */
+  char param[64];   /* empty: null */
+  char message[512];
+};
+
+struct job_prompt {
+  int32_t *ids; /* owned, by malloc */
+  size_t n_ids;
+  char *text; /* for echo, owned by malloc; NULL otherwise */
+  size_t n_text;
+  int max_tokens; /* what was asked for, or what fits if that is less */
+};
+
+struct job {
+  struct job_prompt *prompts; /* [n_prompts] */
+  int n_prompts;
+  int n; /* choices of each prompt */
+  bool stream, include_usage, continuous_usage, echo;
+  int logprobs; /* -1: none; else how many alternatives */
+  struct cygnet_sampling sampling;
+  struct cygnet_bias *bias; /* owned */
+  char **stop;              /* owned, and each */
+  int n_stop;
+  int32_t *stop_ids; /* owned */
+  int n_stop_ids;
+  bool keep_stop, ignore_eos, show_special;
+};
+
+struct call;
+
+struct choice {
+  struct call *call;
+  int index, prompt; /* index = prompt * n + which one */
+  /* engine thread */
+  uint64_t request; /* 0: not running */
+  /* io thread */
+  bool begun;
+  struct buf text, logprobs; /* logprobs: for chat the inside of "content", for completions that of "tokens" */
+  struct buf token_logprobs, top_logprobs, text_offsets;
+  size_t text_offset; /* code points so far */
+  const char *finish;
+  int matched_stop;
+  int32_t matched_id;
+  int prompt_tokens, cached_tokens, completion_tokens;
+};
+
+struct call {
+  enum call_kind kind;
+  atomic_bool cancelled;
+  char id[40]; /* "chatcmpl-..." */
+  int64_t created;
+  struct buf body; /* io, then prep */
+
+  struct job job;         /* prep */
+  struct choice *choices; /* [n_choices]; made by prep */
+  int n_choices;
+
+  struct call *next_active; /* engine thread */
+  int n_running;
+  bool aborting;
+  struct api_error failure; /* status 0: none */
+
+  struct http_exchange *x; /* io thread; NULL: the client left */
+  bool sse;
+  struct call *next, *prev;
+};
+
+enum message_kind {
+  MESSAGE_GONE,  /* nothing to say (cancelled) */
+  MESSAGE_ERROR, /* error */
+  MESSAGE_REPLY, /* text is a whole JSON body */
+  MESSAGE_EVENT  /* of one choice */
+};
+
+struct message_token {
+  int32_t id;
+  float logprob;
+  int first_top, n_top; /* in tops */
+};
+
+struct message {
+  struct message *next; /* threads.c */
+  struct call *call;
+  enum message_kind kind;
+  bool last;
+  struct api_error error;
+  int choice;
+  struct buf text;
+  struct message_token *tokens; /* only when logprobs were asked for */
+  int n_tokens;
+  struct cygnet_logprob *tops;
+  enum cygnet_finish finish;
+  int matched_stop;
+  int32_t matched_id;
+  int prompt_tokens, cached_tokens, completion_tokens;
+};
+
+struct call *call_new(enum call_kind kind);
+void call_free(struct call *c);
+struct message *message_new(struct call *c, enum message_kind kind);
+void message_free(struct message *m);
+
+/* Fill *e and return -1. param: name of the offending field or NULL. */
+int api_error_set(struct api_error *e, int status, const char *code, const char *param, const char *fmt, ...) PRINTF_LIKE(5, 6);
+/* {"error":{"message":...,"type":...,"param":...,"code":...}}, the one shape of all errors of this server. */
+void api_error_put(struct buf *out, const struct api_error *e);
+
+#endif

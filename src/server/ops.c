@@ -1,0 +1,221 @@
+/* ops.c — what operators and routers ask for: health, models, facts, tokens. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "server/serve_impl.h"
+
+/* A step that takes longer than this is taken for stuck. */
+static const double stuck_ms = 120e3;
+
+static void reply_json(struct http_exchange *x, struct buf *body) {
+  http_reply(x, 200, "application/json", buf_cstr(body), body->len);
+  buf_free(body);
+}
+
+void ops_health(struct serve *s, struct http_exchange *x) {
+  struct cygnet_stats stats;
+  double step_ms;
+  threads_stats(s->threads, &stats, &step_ms);
+  if (s->draining) serve_reply_error(x, 503, "busy", "the server is shutting down");
+  else if (step_ms > stuck_ms) serve_reply_error(x, 503, "busy", "the engine has not finished a step for %.0f s", step_ms / 1e3);
+  else http_reply(x, 200, "application/json", "{\"status\":\"ok\"}", 15);
+}
+
+static void put_model(const struct serve *s, struct buf *out) {
+  const char *name = buf_cstr(&s->api.model_json);
+  buf_printf(
+      out,
+      "{\"id\":\"%s\",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"cygnet\",\"root\":\"%s\",\"parent\":null,\"max_model_len\":%d}",
+      name, (long long)s->api.created, name, s->api.info.ctx_tokens);
+}
+
+void ops_models(struct serve *s, struct http_exchange *x) {
+  struct buf body;
+  buf_init(&body, 0);
+  buf_puts(&body, "{\"object\":\"list\",\"data\":[");
+  put_model(s, &body);
+  buf_puts(&body, "]}");
+  reply_json(x, &body);
+}
+
+static int hex(char c) {
+  const char *digits = "0123456789abcdef", *at = c ? strchr(digits, c | 0x20) : NULL;
+  return at ? (int)(at - digits) : -1;
+}
+
+/* Names of models often have a slash in them; clients send it as it is or as %2F. */
+static bool path_is(struct str path, const char *name) {
+  while (path.n) {
+    char c = path.p[0];
+    size_t n = 1;
+    if (c == '%' && path.n >= 3 && hex(path.p[1]) >= 0 && hex(path.p[2]) >= 0) {
+      c = (char)(hex(path.p[1]) << 4 | hex(path.p[2]));
+      n = 3;
+    }
+    if (!*name || *name++ != c) return false;
+    path = str_of(path.p + n, path.n - n);
+  }
+  return !*name;
+}
+
+void ops_model(struct serve *s, struct http_exchange *x) {
+  struct str id = str_of(x->head.path.p + strlen("/v1/models/"), x->head.path.n - strlen("/v1/models/"));
+  if (!path_is(id, s->api.model)) {
+    char shown[200];
+    struct api_error e;
+    api_error_set(&e, 404, "model_not_found", "model", "The model '%s' does not exist", str_escape(id, shown, sizeof shown));
+    api_reply_error(x, &e);
+    return;
+  }
+  struct buf body;
+  buf_init(&body, 0);
+  put_model(s, &body);
+  reply_json(x, &body);
+}
+
+static void put_named(struct buf *out, const char *name, const char *value) {
+  buf_printf(out, "\"%s\":\"", name);
+  buf_json_escape(out, value ? value : "", strlen(value ? value : ""));
+  buf_puts(out, "\",");
+}
+
+void ops_model_info(struct serve *s, struct http_exchange *x) {
+  const struct cygnet_info *i = &s->api.info;
+  struct buf body;
+  buf_init(&body, 0);
+  buf_putc(&body, '{');
+  put_named(&body, "model_path", s->api.model);
+  put_named(&body, "tokenizer_path", s->api.model);
+  put_named(&body, "model_type", i->architecture);
+  put_named(&body, "weight_version", "default");
+  buf_puts(
+      &body,
+      "\"is_generation\":true,\"preferred_sampling_params\":null,\"has_image_understanding\":false,\"has_audio_understanding\":false,\"architectures\":[\"");
+  buf_json_escape(&body, i->architecture ? i->architecture : "", strlen(i->architecture ? i->architecture : ""));
+  buf_puts(&body, "\"]}");
+  reply_json(x, &body);
+}
+
+void ops_server_info(struct serve *s, struct http_exchange *x) {
+  const struct cygnet_info *i = &s->api.info;
+  struct cygnet_stats t;
+  struct http_counts h;
+  double step_ms;
+  threads_stats(s->threads, &t, &step_ms);
+  http_counts(s->http, &h);
+  struct buf body;
+  buf_init(&body, 0);
+  buf_putc(&body, '{');
+  put_named(&body, "version", CYGNET_VERSION);
+  put_named(&body, "served_model_name", s->api.model);
+  put_named(&body, "architecture", i->architecture);
+  put_named(&body, "format", i->format);
+  put_named(&body, "isa", i->isa);
+  put_named(&body, "kv_cache_dtype", i->kv_type);
+  buf_printf(&body, "\"threads\":%d,\"context_length\":%d,\"page_size\":%d,\"chunked_prefill_size\":%d,\"max_running_requests\":%d,",
+             i->threads, i->ctx_tokens, i->page_tokens, i->chunk_tokens, i->max_running);
+  buf_printf(&body, "\"max_total_num_tokens\":%d,\"swa_max_total_num_tokens\":%d,\"max_req_input_len\":%d,", i->pool_full_tokens,
+             i->pool_sliding_tokens, i->ctx_tokens - 1);
+  buf_printf(&body, "\"memory_usage\":{\"weight_bytes\":%zu,\"kv_bytes\":%zu,\"scratch_bytes\":%zu,\"resident_bytes\":%zu},",
+             i->weight_bytes, i->kv_bytes, i->scratch_bytes, mem_resident_bytes());
+  buf_printf(&body, "\"internal_states\":[{\"n_running\":%d,\"n_waiting\":%d,\"full_used_tokens\":%d,\"swa_used_tokens\":%d,", t.n_running,
+             t.n_waiting, t.pool_full_used_tokens, t.pool_sliding_used_tokens);
+  buf_printf(&body, "\"n_steps\":%llu,\"n_finished\":%llu,\"n_aborted\":%llu,\"n_failed\":%llu,\"n_retracted\":%llu,",
+             (unsigned long long)t.n_steps, (unsigned long long)t.n_finished, (unsigned long long)t.n_aborted,
+             (unsigned long long)t.n_failed, (unsigned long long)t.n_retracted);
+  buf_printf(&body, "\"prompt_tokens\":%llu,\"generated_tokens\":%llu,\"cached_tokens\":%llu}],", (unsigned long long)t.prompt_tokens,
+             (unsigned long long)t.generated_tokens, (unsigned long long)t.cached_tokens);
+  buf_printf(&body, "\"http\":{\"connections\":%d,\"exchanges\":%d,\"calls\":%d,\"requests\":%llu,\"dropped\":%llu}}", h.connections,
+             h.exchanges, s->n_calls, (unsigned long long)h.n_requests, (unsigned long long)h.n_dropped);
+  reply_json(x, &body);
+}
+
+void ops_page(struct serve *s, struct http_exchange *x) {
+  size_t n = strlen(x->extra);
+  (void)s;
+  snprintf(
+      x->extra + n, sizeof x->extra - n,
+      "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n");
+  http_reply(x, 200, "text/html; charset=utf-8", page_html, strlen(page_html));
+}
+
+/* ---- tokens (prep thread) ----------------------------------------------------------------------------------------------- */
+
+static void put_ids(struct buf *out, const int32_t *ids, size_t n) {
+  buf_putc(out, '[');
+  for (size_t i = 0; i < n; i++) buf_printf(out, i ? ",%d" : "%d", ids[i]);
+  buf_putc(out, ']');
+}
+
+/* {"prompt": text or texts, "add_special_tokens": true} → {"tokens", "count", "max_model_len"}; control spellings stay text unless "special". */
+static int prepare_tokenize(const struct api *a, const json_t *body, struct buf *reply, struct api_error *e) {
+  bool bos = true, special = false;
+  struct err why;
+  if (json_get_bool(body, "add_special_tokens", &bos, "body", &why) < 0)
+    return api_error_set(e, 400, "invalid_value", "add_special_tokens", "%s", why.msg);
+  if (json_get_bool(body, "special", &special, "body", &why) < 0) return api_error_set(e, 400, "invalid_value", "special", "%s", why.msg);
+  const json_t *prompt = json_object_get(body, "prompt");
+  if (json_object_get(body, "messages"))
+    return api_error_set(e, 400, "unsupported_parameter", "messages", "body: messages: not supported here");
+  size_t n_texts = json_is_array(prompt) ? json_array_size(prompt) : 1;
+  struct buf counts;
+  buf_init(&counts, 0);
+  buf_puts(reply, json_is_array(prompt) ? "{\"tokens\":[" : "{\"tokens\":");
+  for (size_t i = 0; i < n_texts; i++) {
+    const json_t *text = json_is_array(prompt) ? json_array_get(prompt, i) : prompt;
+    int32_t *ids = NULL;
+    size_t n = 0;
+    if (!json_is_string(text) ||
+        a->port.encode(a->port.self, json_string_value(text), json_string_length(text), special, bos, &ids, &n) < 0) {
+      buf_free(&counts);
+      return api_error_set(e, 400, "invalid_value", "prompt", "body: prompt: expected a string or an array of strings");
+    }
+    if (i) buf_putc(reply, ',');
+    put_ids(reply, ids, n);
+    a->port.release(ids);
+    buf_printf(&counts, i ? ",%zu" : "%zu", n);
+  }
+  buf_printf(reply, json_is_array(prompt) ? "],\"count\":[%s],\"max_model_len\":%d}" : ",\"count\":%s,\"max_model_len\":%d}",
+             buf_cstr(&counts), a->info.ctx_tokens);
+  buf_free(&counts);
+  return 1;
+}
+
+/* {"tokens": [..], "skip_special_tokens": true} → {"text"} */
+static int prepare_detokenize(const struct api *a, const json_t *body, struct buf *reply, struct api_error *e) {
+  bool skip = true;
+  struct err why;
+  if (json_get_bool(body, "skip_special_tokens", &skip, "body", &why) < 0)
+    return api_error_set(e, 400, "invalid_value", "skip_special_tokens", "%s", why.msg);
+  const json_t *tokens = json_object_get(body, "tokens");
+  if (!json_is_array(tokens)) return api_error_set(e, 400, "invalid_value", "tokens", "body: tokens: expected an array of token ids");
+  size_t n = json_array_size(tokens), n_text = 0;
+  int32_t *ids = xcalloc(n + 1, sizeof *ids);
+  for (size_t i = 0; i < n; i++) {
+    const json_t *v = json_array_get(tokens, i);
+    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= a->info.vocab) {
+      free(ids);
+      return api_error_set(e, 400, "invalid_value", "tokens", "body: tokens[%zu]: expected a token id from 0 to %d", i, a->info.vocab - 1);
+    }
+    ids[i] = (int32_t)json_integer_value(v);
+  }
+  char *text = a->port.decode(a->port.self, ids, n, skip, &n_text);
+  free(ids);
+  buf_puts(reply, "{\"text\":\"");
+  buf_json_escape(reply, text ? text : "", text ? n_text : 0);
+  buf_puts(reply, "\"}");
+  a->port.release(text);
+  return 1;
+}
+
+int ops_prepare(const struct api *a, struct call *c, struct buf *reply, struct api_error *e) {
+  struct err why;
+  json_t *body = json_load_text(c->body.data ? c->body.data : "", c->body.len, false, "body", &why);
+  if (!body) return api_error_set(e, err_http_status(why.code), "invalid_json", NULL, "%s", why.msg);
+  int r;
+  if (!json_is_object(body)) r = api_error_set(e, 400, "invalid_json", NULL, "body: expected a JSON object");
+  else r = c->kind == CALL_TOKENIZE ? prepare_tokenize(a, body, reply, e) : prepare_detokenize(a, body, reply, e);
+  json_decref(body);
+  return r;
+}

@@ -1,0 +1,24 @@
+/* port.c — the real engine behind the port. */
+#include "server/port.h"
+
+static void port_info(void *self, struct cygnet_info *out) { cygnet_info(self, out); }
+static int port_encode(void *self, const char *text, size_t n_text, int special, int bos, int32_t **ids, size_t *n_ids) {
+  return cygnet_encode(self, text, n_text, special, bos, ids, n_ids);
+}
+static char *port_decode(void *self, const int32_t *ids, size_t n_ids, int skip_special, size_t *n_text) {
+  return cygnet_decode(self, ids, n_ids, skip_special, n_text);
+}
+static int port_render(void *self, const char *messages, const char *tools, const char *options, int32_t **ids, size_t *n_ids,
+                       struct cygnet_error *e) {
+  return cygnet_render(self, messages, tools, options, ids, n_ids, NULL, e);
+}
+static uint64_t port_submit(void *self, const struct cygnet_request *r, struct cygnet_error *e) { return cygnet_submit(self, r, e); }
+static void port_abort(void *self, uint64_t request) { cygnet_abort(self, request); }
+static int port_step(void *self) { return cygnet_step(self); }
+static int port_next_event(void *self, struct cygnet_event *ev) { return cygnet_next_event(self, ev); }
+static void port_stats(void *self, struct cygnet_stats *out) { cygnet_stats(self, out); }
+
+struct port port_of(struct cygnet *c) {
+  return (struct port){c,           port_info,  port_encode, port_decode,     port_render, cygnet_free,
+                       port_submit, port_abort, port_step,   port_next_event, port_stats};
+}

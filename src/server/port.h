@@ -1,0 +1,29 @@
+/* port.h — what the server needs of an engine, as functions: the real one (port_of) or a scripted one in tests.
+ *
+ * Same meaning and same return values as the functions of cygnet.h that bear these names.
+ *   any thread      info encode decode render
+ *   engine thread   submit abort step next_event stats
+ */
+#ifndef CYGNET_PORT_H
+#define CYGNET_PORT_H
+
+#include "cygnet.h"
+
+struct port {
+  void *self;
+  void (*info)(void *self, struct cygnet_info *out);
+  int (*encode)(void *self, const char *text, size_t n_text, int special, int bos, int32_t **ids, size_t *n_ids);
+  char *(*decode)(void *self, const int32_t *ids, size_t n_ids, int skip_special, size_t *n_text);
+  int (*render)(void *self, const char *messages, const char *tools, const char *options, int32_t **ids, size_t *n_ids,
+                struct cygnet_error *e);
+  void (*release)(void *owned); /* of ids and text */
+  uint64_t (*submit)(void *self, const struct cygnet_request *r, struct cygnet_error *e);
+  void (*abort)(void *self, uint64_t request);
+  int (*step)(void *self);
+  int (*next_event)(void *self, struct cygnet_event *ev);
+  void (*stats)(void *self, struct cygnet_stats *out);
+};
+
+struct port port_of(struct cygnet *c);
+
+#endif

@@ -1,0 +1,167 @@
+/* route.c — the table of routes, and who may use them. */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "server/serve_impl.h"
+
+enum auth { AUTH_NONE, AUTH_KEY };
+
+static void chat(struct serve *s, struct http_exchange *x) { serve_call(s, x, CALL_CHAT); }
+static void completion(struct serve *s, struct http_exchange *x) { serve_call(s, x, CALL_COMPLETION); }
+static void tokenize(struct serve *s, struct http_exchange *x) { serve_call(s, x, CALL_TOKENIZE); }
+static void detokenize(struct serve *s, struct http_exchange *x) { serve_call(s, x, CALL_DETOKENIZE); }
+
+struct route {
+  const char *method, *path; /* a path that ends in / stands for what is below it, too; "/" only for itself */
+  void (*handle)(struct serve *s, struct http_exchange *x);
+  enum auth auth;
+};
+
+static const struct route routes[] = {
+    {"GET", "/health", ops_health, AUTH_NONE},
+    {"GET", "/", ops_page, AUTH_KEY},
+    {"GET", "/v1/models", ops_models, AUTH_KEY},
+    {"GET", "/v1/models/", ops_model, AUTH_KEY},
+    {"POST", "/v1/chat/completions", chat, AUTH_KEY},
+    {"POST", "/v1/completions", completion, AUTH_KEY},
+    {"POST", "/tokenize", tokenize, AUTH_KEY},
+    {"POST", "/v1/tokenize", tokenize, AUTH_KEY},
+    {"POST", "/detokenize", detokenize, AUTH_KEY},
+    {"POST", "/v1/detokenize", detokenize, AUTH_KEY},
+    {"GET", "/get_model_info", ops_model_info, AUTH_KEY},
+    {"GET", "/model_info", ops_model_info, AUTH_KEY},
+    {"GET", "/server_info", ops_server_info, AUTH_KEY},
+    {"GET", "/get_server_info", ops_server_info, AUTH_KEY},
+};
+
+static const struct route *route_find(struct str path) {
+  for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
+    size_t n = strlen(routes[i].path);
+    if (str_is(path, routes[i].path) && (n == 1 || routes[i].path[n - 1] != '/')) return &routes[i];
+    if (n > 1 && routes[i].path[n - 1] == '/' && path.n > n && str_starts(path, routes[i].path)) return &routes[i];
+  }
+  return NULL;
+}
+
+/* ---- who may ---------------------------------------------------------------------------------------------------------- */
+
+/* Time depends on what was presented alone, not on where it differs from the key. */
+static bool same_secret(struct str given, const char *key) {
+  size_t n = strlen(key);
+  size_t different = given.n ^ n;
+  for (size_t i = 0; i < given.n; i++) different |= (unsigned char)given.p[i] ^ (unsigned char)key[n ? i % n : 0];
+  return different == 0;
+}
+
+static bool has_key(const struct serve *s, const struct http_exchange *x) {
+  int count;
+  struct str value = http_head_find(&x->head, "Authorization", &count);
+  if (!s->options.api_key) return true;
+  if (count != 1 || value.n < 7 || strncasecmp(value.p, "Bearer ", 7) != 0) return false;
+  return same_secret(str_of(value.p + 7, value.n - 7), s->options.api_key);
+}
+
+static bool is_listed(struct str name, const char *list) {
+  for (const char *p = list; p && *p;) {
+    size_t n = strcspn(p, ",");
+    if (n == name.n && n && strncasecmp(p, name.p, n) == 0) return true;
+    p += n + (p[n] == ',');
+  }
+  return false;
+}
+
+/* Rule 3 of serve.h. */
+static bool host_allowed(const struct serve *s, struct str host) {
+  char name[260];
+  unsigned char address[16];
+  if (!s->loopback_only && !s->options.allowed_hosts) return true;
+  if (!host.n) return true; /* HTTP/1.0: no browser */
+  const char *end;
+  if (host.p[0] == '[') {
+    end = memchr(host.p, ']', host.n);
+    if (!end) return false;
+    host = str_of(host.p + 1, (size_t)(end - host.p - 1));
+  } else if ((end = memchr(host.p, ':', host.n))) {
+    host.n = (size_t)(end - host.p);
+  }
+  if (host.n >= sizeof name) return false;
+  memcpy(name, host.p, host.n);
+  name[host.n] = 0;
+  if (inet_pton(AF_INET, name, address) == 1 || inet_pton(AF_INET6, name, address) == 1) return true;
+  return strcasecmp(name, "localhost") == 0 || is_listed(host, s->options.allowed_hosts);
+}
+
+/* True when the answer may carry CORS headers, which are then in x->extra. */
+static bool cors(const struct serve *s, struct http_exchange *x) {
+  struct str origin = http_head_find(&x->head, "Origin", NULL);
+  const char *allowed = s->options.cors_origin;
+  if (!allowed || !origin.n || (strcmp(allowed, "*") && !str_is(origin, allowed))) return false;
+  snprintf(x->extra, sizeof x->extra, "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n", allowed);
+  return true;
+}
+
+static void preflight(struct http_exchange *x) {
+  size_t n = strlen(x->extra);
+  snprintf(
+      x->extra + n, sizeof x->extra - n,
+      "Access-Control-Allow-Methods: GET, POST\r\nAccess-Control-Allow-Headers: authorization, content-type\r\nAccess-Control-Max-Age: 600\r\n");
+  http_reply(x, 204, NULL, NULL, 0);
+}
+
+/* ---- the two moments of a request -------------------------------------------------------------------------------------- */
+
+static bool is_json(struct str type) {
+  const char *end = memchr(type.p ? type.p : "", ';', type.n);
+  if (end) type.n = (size_t)(end - type.p);
+  while (type.n && (type.p[type.n - 1] == ' ' || type.p[type.n - 1] == '\t')) type.n--;
+  return type.n == 16 && strncasecmp(type.p, "application/json", 16) == 0;
+}
+
+void route_head(void *ctx, struct http_exchange *x) {
+  struct serve *s = ctx;
+  const struct http_head *h = &x->head;
+  char shown[200];
+  if (!host_allowed(s, h->host)) {
+    serve_reply_error(x, 403, "host_not_allowed",
+                      "this server does not answer to the name %s; start it with --allowed-hosts to change that",
+                      str_escape(h->host, shown, sizeof shown));
+    return;
+  }
+  if (cors(s, x) && str_is(h->method, "OPTIONS")) {
+    preflight(x);
+    return;
+  }
+  const struct route *r = route_find(h->path);
+  if ((!r || r->auth == AUTH_KEY) && !has_key(s, x)) {
+    serve_reply_error(x, 401, "invalid_api_key", "expected the header \"Authorization: Bearer KEY\" with this server's API key");
+    return;
+  }
+  if (!r) {
+    serve_reply_error(x, 404, "not_found", "there is nothing at %s", str_escape(h->path, shown, sizeof shown));
+    return;
+  }
+  bool right = str_is(h->method, r->method) || (!strcmp(r->method, "GET") && str_is(h->method, "HEAD"));
+  if (!right) {
+    size_t n = strlen(x->extra);
+    snprintf(x->extra + n, sizeof x->extra - n, "Allow: %s\r\n", r->method);
+    serve_reply_error(x, 405, "method_not_allowed", "expected the method %s at %s", r->method, r->path);
+    return;
+  }
+  if (s->draining && r->handle != ops_health) {
+    serve_reply_error(x, 503, "busy", "the server is shutting down");
+    return;
+  }
+  if (!strcmp(r->method, "POST")) {
+    if (!is_json(http_head_find(h, "Content-Type", NULL)))
+      serve_reply_error(x, 400, "invalid_content_type", "expected the header \"Content-Type: application/json\"");
+    else if (s->n_calls >= s->options.calls_max)
+      serve_reply_error(x, 503, "busy", "%d requests are being served; try again later", s->n_calls);
+  }
+}
+
+void route_request(void *ctx, struct http_exchange *x) {
+  struct serve *s = ctx;
+  route_find(x->head.path)->handle(s, x);
+}

@@ -1,0 +1,530 @@
+/* fake.h — a scripted engine behind the port, a server on a free port, and a client of plain sockets, for the tests of the server.
+ *
+ * Tokens are bytes (0..255); 256 is BOS, 257 the end. What is generated stands in the prompt: the text after the last "say:" up to the next
+ * newline or the end ("Hello, world!" when there is none; "\n" in it is a newline). Words anywhere in the prompt steer it:
+ *   !hold=N     N steps before the first token            !delay=N   each step lasts N ms
+ *   !fail=N     error after N tokens                      !refuse=N  submit fails with status N
+ *   !params     the text is the parameters that arrived   !seed      the text is the seed
+ */
+#ifndef CYGNET_TEST_FAKE_H
+#define CYGNET_TEST_FAKE_H
+
+#include "test.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "files/json.h"
+#include "server/port.h"
+#include "server/serve.h"
+
+#define UNUSED __attribute__((unused))
+
+/* ---- engine ----------------------------------------------------------------------------------------------------------- */
+
+enum { FAKE_SLOTS = 64, FAKE_CTX = 4096, FAKE_VOCAB = 258 };
+
+struct fake_request {
+  uint64_t number; /* 0: free slot */
+  void *user;
+  char text[8192];
+  int n_text, at; /* bytes = tokens */
+  int hold, delay_ms, fail_at, n_prompt, logprobs;
+  enum cygnet_finish end;
+  int matched_stop, matched_id;
+  bool aborted;
+  uint64_t seed;
+};
+
+struct fake {
+  struct fake_request slots[FAKE_SLOTS];
+  int max_running, max_queued; /* by number: the oldest run */
+  uint64_t next_number, n_steps, n_aborted, n_finished;
+  /* events of the last step */
+  struct cygnet_event events[FAKE_SLOTS];
+  char texts[FAKE_SLOTS][8];
+  struct cygnet_token tokens[FAKE_SLOTS];
+  struct cygnet_logprob tops[FAKE_SLOTS][24];
+  int n_events, next_event;
+  atomic_int running; /* for tests, any thread */
+  atomic_int steps;   /* likewise */
+  atomic_int aborts;  /* likewise */
+  atomic_int submits; /* likewise */
+  atomic_int tokenise_ms;
+};
+
+static void fake_info(void *self, struct cygnet_info *out) {
+  (void)self;
+  *out = (struct cygnet_info){.name = "fake/model",
+                              .architecture = "fake",
+                              .format = "none",
+                              .isa = "ref",
+                              .kv_type = "f32",
+                              .vocab = FAKE_VOCAB,
+                              .ctx_tokens = FAKE_CTX,
+                              .threads = 1,
+                              .max_running = 4};
+}
+
+static int fake_encode(void *self, const char *text, size_t n, int special, int bos, int32_t **ids, size_t *n_ids) {
+  struct fake *f = self;
+  (void)special;
+  int ms = atomic_load(&f->tokenise_ms);
+  if (ms) usleep((unsigned)ms * 1000);
+  *ids = malloc((n + 2) * sizeof **ids);
+  *n_ids = 0;
+  if (bos) (*ids)[(*n_ids)++] = 256;
+  for (size_t i = 0; i < n; i++) (*ids)[(*n_ids)++] = (unsigned char)text[i];
+  return 0;
+}
+
+static char *fake_decode(void *self, const int32_t *ids, size_t n, int skip_special, size_t *n_text) {
+  struct buf raw, out;
+  (void)self;
+  buf_init(&raw, 0);
+  buf_init(&out, 0);
+  for (size_t i = 0; i < n; i++) {
+    if (ids[i] < 256) buf_putc(&raw, (char)ids[i]);
+    else if (!skip_special) buf_puts(&raw, ids[i] == 256 ? "<bos>" : "<eos>");
+  }
+  for (size_t i = 0; i < raw.len;) {
+    uint32_t cp;
+    char put[4];
+    i += (size_t)utf8_step(raw.data + i, raw.len - i, &cp, NULL);
+    buf_append(&out, put, (size_t)utf8_put(cp, put));
+  }
+  buf_free(&raw);
+  buf_append(&out, "", 0);
+  char *text = buf_take(&out, n_text);
+  return text ? text : xstrdup("");
+}
+
+static int fake_render(void *self, const char *messages, const char *tools, const char *options, int32_t **ids, size_t *n_ids,
+                       struct cygnet_error *e) {
+  struct err why;
+  (void)tools, (void)options;
+  json_t *list = json_load_text(messages, strlen(messages), false, "messages", &why), *m;
+  size_t i;
+  struct buf text;
+  int r = 0;
+  buf_init(&text, 0);
+  json_array_foreach(list, i, m) {
+    const char *role = json_string_value(json_object_get(m, "role")), *content = json_string_value(json_object_get(m, "content"));
+    if (!role || !content) {
+      *e = (struct cygnet_error){.status = 400};
+      snprintf(e->message, sizeof e->message, "messages[%zu].%s: expected a string", i, role ? "content" : "role");
+      r = -1;
+      break;
+    }
+    buf_printf(&text, "<%s>%s\n", role, content);
+  }
+  if (r == 0) fake_encode(self, buf_cstr(&text), text.len, 0, 1, ids, n_ids);
+  buf_free(&text);
+  json_decref(list);
+  return r;
+}
+
+static const char *fake_word(const char *text, const char *word, int *value) {
+  const char *at = strstr(text, word);
+  if (at && value) *value = atoi(at + strlen(word));
+  return at;
+}
+
+static void fake_script(struct fake_request *q, const struct cygnet_request *r, const char *prompt) {
+  const char *say = NULL;
+  for (const char *p = prompt; (p = strstr(p, "say:")); p += 4) say = p + 4;
+  if (strstr(prompt, "!params")) {
+    const struct cygnet_sampling *s = &r->sampling;
+    snprintf(q->text, sizeof q->text,
+             "t=%g k=%d p=%g m=%g f=%g pr=%g r=%g seed=%d/%llu min=%d bias=%zu max=%d stop=%zu ids=%zu keep=%d eos=%d special=%d",
+             s->temperature, s->top_k, s->top_p, s->min_p, s->frequency_penalty, s->presence_penalty, s->repetition_penalty, s->has_seed,
+             (unsigned long long)s->seed, s->min_tokens, s->n_bias, r->max_tokens, r->n_stop, r->n_stop_ids, r->keep_stop, r->ignore_eos,
+             r->show_special);
+  } else if (strstr(prompt, "!seed")) {
+    snprintf(q->text, sizeof q->text, "%llu", (unsigned long long)r->sampling.seed);
+  } else if (say) {
+    size_t n = 0;
+    for (; *say && *say != '\n' && n + 1 < sizeof q->text; say++) {
+      if (say[0] == '\\' && say[1] == 'n') q->text[n++] = '\n', say++;
+      else q->text[n++] = *say;
+    }
+  } else {
+    snprintf(q->text, sizeof q->text, "Hello, world!");
+  }
+  q->n_text = (int)strlen(q->text);
+  q->end = CYGNET_FINISH_STOP;
+  q->matched_stop = -1;
+  q->matched_id = 257;
+  for (size_t i = 0; i < r->n_stop; i++) {
+    const char *at = strstr(q->text, r->stop[i]);
+    if (!at || at - q->text >= q->n_text) continue;
+    q->n_text = (int)(at - q->text);
+    q->matched_stop = (int)i;
+    q->matched_id = -1;
+  }
+  if (r->max_tokens >= 0 && q->n_text >= r->max_tokens && !strstr(prompt, "!params")) {
+    q->n_text = r->max_tokens;
+    q->end = CYGNET_FINISH_LENGTH;
+    q->matched_stop = q->matched_id = -1;
+  }
+}
+
+static uint64_t fake_submit(void *self, const struct cygnet_request *r, struct cygnet_error *e) {
+  struct fake *f = self;
+  struct fake_request *q = NULL;
+  int n = 0;
+  for (int i = 0; i < FAKE_SLOTS; i++) {
+    if (f->slots[i].number) n++;
+    else if (!q) q = &f->slots[i];
+  }
+  char *prompt = malloc(r->n_prompt + 1);
+  for (size_t i = 0; i < r->n_prompt; i++) prompt[i] = r->prompt[i] < 256 ? (char)r->prompt[i] : '^';
+  prompt[r->n_prompt] = 0;
+  int refuse = 0;
+  fake_word(prompt, "!refuse=", &refuse);
+  if (n >= f->max_running + f->max_queued || !q) refuse = 503;
+  if (refuse) {
+    *e = (struct cygnet_error){.status = refuse};
+    snprintf(e->message, sizeof e->message, refuse == 503 ? "queue: %d requests are waiting" : "refused %d", n);
+    free(prompt);
+    return 0;
+  }
+  *q = (struct fake_request){.number = ++f->next_number,
+                             .user = r->user,
+                             .n_prompt = (int)r->n_prompt,
+                             .fail_at = -1,
+                             .logprobs = r->logprobs,
+                             .seed = r->sampling.seed};
+  fake_word(prompt, "!hold=", &q->hold);
+  fake_word(prompt, "!delay=", &q->delay_ms);
+  fake_word(prompt, "!fail=", &q->fail_at);
+  fake_script(q, r, prompt);
+  free(prompt);
+  atomic_fetch_add(&f->submits, 1);
+  return q->number;
+}
+
+static void fake_abort(void *self, uint64_t number) {
+  struct fake *f = self;
+  for (int i = 0; i < FAKE_SLOTS; i++)
+    if (f->slots[i].number == number) {
+      f->slots[i].aborted = true;
+      atomic_fetch_add(&f->aborts, 1);
+    }
+}
+
+/* One token of one request → an event; text only when it completes a character. */
+static void fake_advance(struct fake *f, struct fake_request *q) {
+  int i = f->n_events++;
+  struct cygnet_event *ev = &f->events[i];
+  *ev = (struct cygnet_event){.request = q->number,
+                              .user = q->user,
+                              .text = f->texts[i],
+                              .matched_stop = -1,
+                              .matched_id = -1,
+                              .prompt_tokens = q->n_prompt,
+                              .cached_tokens = q->n_prompt / 2,
+                              .seed = q->seed};
+  f->texts[i][0] = 0;
+  if (q->aborted || q->at == q->fail_at) {
+    ev->finish = q->aborted ? CYGNET_FINISH_ABORT : CYGNET_FINISH_ERROR;
+    ev->error.status = 500;
+    snprintf(ev->error.message, sizeof ev->error.message, "logits are not finite");
+  } else if (q->at < q->n_text) {
+    int begin = q->at, n;
+    while (begin > 0 && ((unsigned char)q->text[begin] & 0xc0) == 0x80) begin--;
+    n = ++q->at - begin;
+    if (!utf8_incomplete_tail(q->text + begin, (size_t)n)) {
+      memcpy(f->texts[i], q->text + begin, (size_t)n);
+      f->texts[i][n] = 0;
+      ev->n_text = (size_t)n;
+    }
+    int id = (unsigned char)q->text[q->at - 1];
+    for (int k = 0; k + 1 < q->logprobs && k < 24; k++) f->tops[i][k] = (struct cygnet_logprob){(id + k) % 256, -0.25f * (float)(k + 1)};
+    f->tokens[i] = (struct cygnet_token){id, -0.25f, f->tops[i], q->logprobs > 1 ? q->logprobs - 1 : 0};
+    ev->tokens = &f->tokens[i];
+    ev->n_tokens = 1;
+  }
+  if (!ev->finish && q->at >= q->n_text && q->at != q->fail_at) {
+    ev->finish = q->end;
+    ev->matched_stop = q->matched_stop;
+    ev->matched_id = q->matched_id;
+  }
+  ev->completion_tokens = q->at;
+  if (ev->finish) {
+    f->n_finished++;
+    q->number = 0;
+  }
+}
+
+static int fake_step(void *self) {
+  struct fake *f = self;
+  int delay_ms = 0, n = 0;
+  f->n_events = f->next_event = 0;
+  bool done[FAKE_SLOTS] = {false};
+  for (int turn = 0; turn < FAKE_SLOTS; turn++) { /* oldest first */
+    struct fake_request *q = NULL;
+    for (int i = 0; i < FAKE_SLOTS; i++)
+      if (f->slots[i].number && !done[i] && (!q || f->slots[i].number < q->number)) q = &f->slots[i];
+    if (!q) break;
+    done[q - f->slots] = true;
+    n++;
+    if (n > f->max_running && !q->aborted) continue;
+    if (q->delay_ms > delay_ms) delay_ms = q->delay_ms;
+    if (q->hold > 0 && !q->aborted) q->hold--;
+    else fake_advance(f, q);
+  }
+  atomic_store(&f->running, n);
+  if (n) atomic_fetch_add(&f->steps, 1);
+  f->n_steps += n > 0;
+  if (delay_ms) usleep((unsigned)delay_ms * 1000);
+  return n > 0;
+}
+
+static int fake_next_event(void *self, struct cygnet_event *ev) {
+  struct fake *f = self;
+  if (f->next_event >= f->n_events) return 0;
+  *ev = f->events[f->next_event++];
+  if (f->next_event == f->n_events) {
+    int n = 0;
+    for (int i = 0; i < FAKE_SLOTS; i++) n += f->slots[i].number != 0;
+    atomic_store(&f->running, n);
+  }
+  return 1;
+}
+
+static void fake_stats(void *self, struct cygnet_stats *out) {
+  struct fake *f = self;
+  *out = (struct cygnet_stats){.n_steps = f->n_steps, .n_finished = f->n_finished};
+}
+
+static UNUSED struct port fake_port(struct fake *f) {
+  if (!f->max_running) f->max_running = 4;
+  if (!f->max_queued) f->max_queued = 16;
+  return (struct port){f,           fake_info,  fake_encode, fake_decode,     fake_render, free,
+                       fake_submit, fake_abort, fake_step,   fake_next_event, fake_stats};
+}
+
+/* ---- server ----------------------------------------------------------------------------------------------------------- */
+
+struct fixture {
+  struct fake fake;
+  struct serve *serve;
+  pthread_t thread;
+  int port;
+};
+
+static void *fixture_main(void *arg) {
+  serve_loop(((struct fixture *)arg)->serve);
+  return NULL;
+}
+
+/* With the fake engine, or with port when it is not NULL. */
+static struct fixture *fixture_start_port(const struct port *port, const struct serve_options *o, int max_running, int max_queued) {
+  struct fixture *f = calloc(1, sizeof *f);
+  struct err e;
+  struct serve_options options = o ? *o : (struct serve_options){0};
+  f->fake.max_running = max_running;
+  f->fake.max_queued = max_queued;
+  struct port fake = fake_port(&f->fake);
+  options.quiet = true;
+  log_set_level(LOG_ERROR);
+  f->serve = serve_open(port ? port : &fake, &options, &e);
+  if (!f->serve) fail_msg("%s", e.msg);
+  f->port = serve_port(f->serve);
+  assert_int_equal(pthread_create(&f->thread, NULL, fixture_main, f), 0);
+  return f;
+}
+static UNUSED struct fixture *fixture_start(const struct serve_options *o, int max_running, int max_queued) {
+  return fixture_start_port(NULL, o, max_running, max_queued);
+}
+
+static UNUSED void fixture_join(struct fixture *f) {
+  pthread_join(f->thread, NULL);
+  serve_close(f->serve);
+  free(f);
+}
+static UNUSED void fixture_stop(struct fixture *f) {
+  serve_stop(f->serve);
+  serve_stop(f->serve);
+  fixture_join(f);
+}
+
+/* Wait until the value is as wanted; false after two seconds. */
+static UNUSED bool becomes(atomic_int *value, int wanted) {
+  for (int i = 0; i < 2000; i++) {
+    if (atomic_load(value) == wanted) return true;
+    usleep(1000);
+  }
+  return false;
+}
+
+/* ---- client ----------------------------------------------------------------------------------------------------------- */
+
+static UNUSED int client_receive_bytes; /* SO_RCVBUF of the next connections; 0: the system's */
+
+static UNUSED int client_connect(int port) {
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  if (client_receive_bytes) setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &client_receive_bytes, sizeof client_receive_bytes);
+  struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  if (connect(fd, (struct sockaddr *)&a, sizeof a)) {
+    close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+static UNUSED void client_send(int fd, const char *p, size_t n) {
+  while (n) {
+    ssize_t k = send(fd, p, n, MSG_NOSIGNAL);
+    if (k <= 0) return; /* the other side may have closed: what it answered counts */
+    p += k;
+    n -= (size_t)k;
+  }
+}
+static UNUSED void client_puts(int fd, const char *s) { client_send(fd, s, strlen(s)); }
+
+struct answer {
+  int status; /* 0: closed without one */
+  bool closed, truncated;
+  struct buf head, body, raw; /* body decoded from chunks; raw: beyond this answer */
+};
+
+static UNUSED void answer_free(struct answer *a) {
+  buf_free(&a->head);
+  buf_free(&a->body);
+  buf_free(&a->raw);
+}
+
+static UNUSED const char *answer_header(const struct answer *a, const char *name, char value[256]) {
+  value[0] = 0;
+  for (const char *p = buf_cstr(&a->head); (p = strstr(p, "\r\n"));) {
+    p += 2;
+    if (strncasecmp(p, name, strlen(name)) == 0 && p[strlen(name)] == ':') {
+      sscanf(p + strlen(name) + 1, " %255[^\r]", value);
+      return value;
+    }
+  }
+  return NULL;
+}
+
+/* More bytes within ms: 1, end: 0, nothing: -1. */
+static int client_more(int fd, struct buf *in, int ms) {
+  char chunk[65536];
+  struct pollfd p = {fd, POLLIN, 0};
+  if (poll(&p, 1, ms) <= 0) return -1;
+  ssize_t n = recv(fd, chunk, sizeof chunk, 0);
+  if (n <= 0) return 0;
+  buf_append(in, chunk, (size_t)n);
+  return 1;
+}
+
+/* One answer, from what is left in *in and from the socket. */
+static UNUSED void client_read_from(int fd, struct buf *in, struct answer *a, int ms) {
+  *a = (struct answer){0};
+  char *end;
+  while (!(end = in->data ? strstr(in->data, "\r\n\r\n") : NULL)) {
+    int r = client_more(fd, in, ms);
+    if (r <= 0) {
+      a->closed = r == 0;
+      return;
+    }
+  }
+  size_t n_head = (size_t)(end - in->data) + 4;
+  buf_append(&a->head, in->data, n_head);
+  buf_drop_front(in, n_head);
+  sscanf(a->head.data, "HTTP/1.1 %d", &a->status);
+  if (a->status == 100) {
+    answer_free(a);
+    client_read_from(fd, in, a, ms);
+    return;
+  }
+  char value[256];
+  long length = answer_header(a, "Content-Length", value) ? atol(value) : -1;
+  bool chunked = answer_header(a, "Transfer-Encoding", value) != NULL;
+  struct http_chunked decoder = {0};
+  if (a->status == 204) return;
+  for (;;) {
+    size_t used = 0;
+    if (chunked) {
+      enum http_chunked_result r = http_chunked_feed(&decoder, in->data ? in->data : "", in->len, &used, &a->body);
+      if (used) buf_drop_front(in, used);
+      if (r == HTTP_CHUNKED_DONE) return;
+      if (r != HTTP_CHUNKED_MORE) fail_msg("the answer is badly chunked");
+    } else if (length >= 0) {
+      used = MIN(in->len, (size_t)length - a->body.len);
+      buf_append(&a->body, in->data, used);
+      if (used) buf_drop_front(in, used);
+      if (a->body.len == (size_t)length) return;
+    } else {
+      buf_append(&a->body, in->data, in->len);
+      buf_clear(in);
+    }
+    int r = client_more(fd, in, ms);
+    if (r > 0) continue;
+    a->closed = r == 0;
+    a->truncated = chunked || length >= 0;
+    return;
+  }
+}
+
+static UNUSED void client_read(int fd, struct answer *a) {
+  struct buf in;
+  buf_init(&in, 0);
+  client_read_from(fd, &in, a, 5000);
+  a->raw = in;
+}
+
+/* Is the connection closed by the server within ms? */
+static UNUSED bool client_sees_close(int fd, int ms) {
+  struct buf in;
+  buf_init(&in, 0);
+  int r;
+  while ((r = client_more(fd, &in, ms)) > 0) {}
+  buf_free(&in);
+  return r == 0;
+}
+
+/* One request on a connection of its own. */
+static UNUSED int client_post(int port, const char *path, const char *body) {
+  char head[512];
+  int fd = client_connect(port);
+  if (fd < 0) return -1;
+  snprintf(head, sizeof head, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n", path,
+           strlen(body));
+  client_puts(fd, head);
+  client_puts(fd, body);
+  return fd;
+}
+static UNUSED int client_ask(int port, const char *path, const char *body, struct answer *a) {
+  int fd = client_post(port, path, body);
+  if (fd < 0) return *a = (struct answer){0}, 0;
+  client_read(fd, a);
+  close(fd);
+  return a->status;
+}
+static UNUSED int client_get(int port, const char *path, struct answer *a) {
+  char head[512];
+  int fd = client_connect(port);
+  if (fd < 0) return *a = (struct answer){0}, 0;
+  snprintf(head, sizeof head, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
+  client_puts(fd, head);
+  client_read(fd, a);
+  close(fd);
+  return a->status;
+}
+
+#endif

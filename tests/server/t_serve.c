@@ -1,0 +1,370 @@
+/* t_serve — the server over time: clients that leave, queues that are full, readers that are slow, shutdown under load. */
+#include "test.h"
+
+#include <sys/resource.h>
+
+#include "fake.h"
+
+static const char stream_body[] =
+    "{\"prompt\":\"!delay=2 say:0123456789012345678901234567890123456789012345678901234567890123456789\",\"max_tokens\":1000,\"stream\":true}";
+
+/* A client that leaves in the queue, in prefill, while decoding, streaming or not: the work ends within a step, the others go on. */
+static void disconnects(void **state) {
+  (void)state;
+  static const char *const bodies[] = {
+      "{\"prompt\":\"!delay=2 !hold=1000000\"}",                     /* prefill, whole answer */
+      "{\"prompt\":\"!delay=2 !hold=1000000\",\"stream\":true}",     /* prefill, stream */
+      "{\"prompt\":\"!delay=2 !hold=1000000\",\"n\":3}",             /* several choices */
+      "{\"prompt\":[\"!delay=2 !hold=9999999\",\"!hold=9999999\"]}", /* several prompts */
+  };
+  struct fixture *f = fixture_start(NULL, 2, 16);
+  int other = client_post(f->port, "/v1/completions", "{\"prompt\":\"!delay=2 !hold=200 say:survivor\"}");
+  assert_true(becomes(&f->fake.running, 1));
+  for (size_t i = 0; i < ARRAY_LEN(bodies) * 2; i++) {
+    const char *body = bodies[i / 2];
+    int n = strstr(body, "\"n\":3") ? 3 : body[10] == '[' ? 2 : 1;
+    int fd = client_post(f->port, "/v1/completions", body);
+    assert_true(becomes(&f->fake.running, 1 + n)); /* of which two are computed, the rest is in the queue */
+    if (i % 2) shutdown(fd, SHUT_WR);              /* an orderly end; else a reset or FIN from close */
+    else close(fd);
+    int before = atomic_load(&f->fake.steps);
+    assert_true(becomes(&f->fake.running, 1));
+    if (atomic_load(&f->fake.steps) - before > 20) fail_msg("%d steps until the work ended", atomic_load(&f->fake.steps) - before);
+    if (i % 2) close(fd);
+  }
+  int fd = client_post(f->port, "/v1/completions", stream_body); /* while decoding */
+  char some[300];
+  assert_true(recv(fd, some, sizeof some, 0) > 0);
+  close(fd);
+  assert_true(becomes(&f->fake.running, 1));
+  struct answer a;
+  client_read(other, &a);
+  assert_int_equal(a.status, 200);
+  assert_non_null(strstr(a.body.data, "survivor"));
+  answer_free(&a);
+  close(other);
+  fixture_stop(f);
+}
+
+static void leaves_while_tokenising(void **state) { /* never reaches the engine */
+  (void)state;
+  struct fixture *f = fixture_start(NULL, 2, 16);
+  atomic_store(&f->fake.tokenise_ms, 100);
+  int first = client_post(f->port, "/v1/completions", "{\"prompt\":\"say:first\"}"),
+      second = client_post(f->port, "/v1/completions", "{\"prompt\":\"say:second\"}");
+  usleep(20000);
+  close(first);  /* in the middle of it */
+  close(second); /* before it */
+  usleep(20000);
+  atomic_store(&f->fake.tokenise_ms, 0);
+  struct answer a;
+  assert_int_equal(client_ask(f->port, "/v1/completions", "{\"prompt\":\"say:third\"}", &a), 200);
+  assert_int_equal(atomic_load(&f->fake.submits), 1);
+  answer_free(&a);
+  fixture_stop(f);
+}
+
+static void tokenising_does_not_stall_streams(void **state) {
+  (void)state;
+  struct fixture *f = fixture_start(NULL, 4, 16);
+  int stream = client_post(f->port, "/v1/completions", stream_body);
+  char some[4096];
+  assert_true(recv(stream, some, sizeof some, 0) > 0);
+  atomic_store(&f->fake.tokenise_ms, 300);
+  int slow = client_post(f->port, "/v1/completions", "{\"prompt\":\"say:book\"}");
+  int64_t last = clock_ns(), longest = 0;
+  for (ssize_t n; (n = recv(stream, some, sizeof some, 0)) > 0;) {
+    int64_t now = clock_ns();
+    longest = MAX(longest, now - last);
+    last = now;
+    some[MIN((size_t)n, sizeof some - 1)] = 0;
+    if (strstr(some, "[DONE]")) break;
+  }
+  assert_true(longest < 250000000); /* less than one tokenisation */
+  struct answer a;
+  client_read(slow, &a);
+  assert_int_equal(a.status, 200);
+  answer_free(&a);
+  close(slow);
+  close(stream);
+  fixture_stop(f);
+}
+
+static void full_queues(void **state) { /* the engine's queue, then the server's own limit */
+  (void)state;
+  struct serve_options o = {.calls_max = 8};
+  struct fixture *f = fixture_start(&o, 2, 3);
+  int fds[8];
+  struct answer a;
+  char value[256];
+  for (int i = 0; i < 5; i++) fds[i] = client_post(f->port, "/v1/completions", "{\"prompt\":\"!hold=150 !delay=1 say:in\"}");
+  assert_true(becomes(&f->fake.running, 5));
+  assert_int_equal(client_ask(f->port, "/v1/completions", "{\"prompt\":\"say:hi\"}", &a), 503);
+  assert_string_equal(answer_header(&a, "Retry-After", value), "1");
+  assert_non_null(strstr(a.body.data, "\"code\":\"busy\""));
+  answer_free(&a);
+  /* several choices of which some do not fit: all or none */
+  assert_int_equal(client_ask(f->port, "/v1/completions", "{\"prompt\":\"say:hi\",\"n\":4}", &a), 503);
+  answer_free(&a);
+  for (int i = 0; i < 5; i++) { /* those inside are all served */
+    client_read(fds[i], &a);
+    assert_int_equal(a.status, 200);
+    answer_free(&a);
+    close(fds[i]);
+  }
+  assert_int_equal(client_ask(f->port, "/v1/completions", "{\"prompt\":\"say:hi\",\"n\":4}", &a), 200);
+  answer_free(&a);
+
+  atomic_store(&f->fake.tokenise_ms, 50);
+  for (int i = 0; i < 8; i++) fds[i] = client_post(f->port, "/v1/completions", "{\"prompt\":\"say:x\"}");
+  usleep(30000);
+  assert_int_equal(client_ask(f->port, "/v1/completions", "{\"prompt\":\"say:hi\"}", &a), 503);
+  answer_free(&a);
+  for (int i = 0; i < 8; i++) {
+    client_read(fds[i], &a);
+    assert_true(a.status == 200 || a.status == 503);
+    answer_free(&a);
+    close(fds[i]);
+  }
+  fixture_stop(f);
+}
+
+static void slow_reader(void **state) { /* is dropped; its work is aborted; the others do not notice */
+  (void)state;
+  struct serve_options o = {.limits = {.output_bytes = 20000, .socket_send_bytes = 4096}};
+  struct fixture *f = fixture_start(&o, 4, 16);
+  struct buf body;
+  buf_init(&body, 0);
+  buf_puts(&body, "{\"prompt\":\"!delay=1 say:");
+  for (int i = 0; i < 2000; i++) buf_putc(&body, (char)('a' + i % 26));
+  buf_puts(&body, "\",\"max_tokens\":3000,\"stream\":true}");
+  client_receive_bytes = 2048;
+  int fd = client_connect(f->port);
+  client_receive_bytes = 0;
+  char head[300];
+  snprintf(head, sizeof head,
+           "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n", body.len);
+  client_puts(fd, head);
+  client_send(fd, body.data, body.len);
+  buf_free(&body);
+  for (int i = 0; i < 2000 && !atomic_load(&f->fake.aborts); i++) usleep(1000);
+  assert_int_equal(atomic_load(&f->fake.aborts), 1);
+  struct answer a;
+  assert_int_equal(client_ask(f->port, "/v1/completions", "{\"prompt\":\"say:hi\"}", &a), 200);
+  answer_free(&a);
+  client_read(fd, &a);
+  if (!a.closed || !a.truncated)
+    fail_msg("closed %d truncated %d status %d, %zu bytes: %.100s", a.closed, a.truncated, a.status, a.body.len,
+             buf_cstr(&a.body)); /* it can tell that the answer is not whole */
+  answer_free(&a);
+  close(fd);
+  fixture_stop(f);
+}
+
+static void drain(void **state) { /* running streams finish, new requests get 503, then the loop ends by itself */
+  (void)state;
+  struct serve_options o = {.grace_ms = 5000, .limits = {.linger_ms = 50}};
+  struct fixture *f = fixture_start(&o, 8, 16);
+  int fds[5], open = client_connect(f->port), idle = client_connect(f->port);
+  struct answer a;
+  client_puts(open, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n");
+  for (int i = 0; i < 5; i++) fds[i] = client_post(f->port, "/v1/completions", stream_body);
+  assert_true(becomes(&f->fake.running, 5));
+  serve_stop(f->serve);
+  assert_true(client_sees_close(idle, 2000));
+  assert_int_equal(client_ask(f->port, "/v1/completions", "{\"prompt\":\"say:hi\"}", &a), 503);
+  assert_non_null(strstr(a.body.data, "shutting down"));
+  answer_free(&a);
+  assert_int_equal(client_get(f->port, "/health", &a), 503);
+  answer_free(&a);
+  client_puts(open, "Content-Length: 0\r\n\r\n"); /* a connection from before */
+  client_read(open, &a);
+  assert_int_equal(a.status, 503);
+  answer_free(&a);
+  for (int i = 0; i < 5; i++) {
+    client_read(fds[i], &a);
+    assert_int_equal(a.status, 200);
+    assert_non_null(strstr(a.body.data, "[DONE]"));
+    assert_null(strstr(a.body.data, "error"));
+    answer_free(&a);
+    assert_true(client_sees_close(fds[i], 1000));
+    close(fds[i]);
+  }
+  close(open);
+  close(idle);
+  int64_t start = clock_ns();
+  fixture_join(f);
+  assert_true(clock_ms_since(start) < 2500);
+}
+
+static void grace_ends(void **state) { /* what is not done by then is told so */
+  (void)state;
+  struct serve_options o = {.grace_ms = 60, .limits = {.linger_ms = 50}};
+  struct fixture *f = fixture_start(&o, 8, 16);
+  struct answer a;
+  int whole = client_post(f->port, "/v1/completions", "{\"prompt\":\"!hold=1000000 !delay=1\"}");
+  int stream = client_post(f->port, "/v1/completions",
+                           "{\"prompt\":\"!delay=20 say:0123456789012345678901234567890123456789\",\"stream\":true,\"max_tokens\":100}");
+  assert_true(becomes(&f->fake.running, 2));
+  usleep(30000);
+  serve_stop(f->serve);
+  client_read(whole, &a);
+  assert_int_equal(a.status, 503);
+  answer_free(&a);
+  client_read(stream, &a);
+  assert_int_equal(a.status, 200);
+  const char *error = strstr(a.body.data, "data: {\"error\":");
+  assert_non_null(error);
+  assert_non_null(strstr(error, "data: [DONE]\n\n"));
+  answer_free(&a);
+  close(whole);
+  close(stream);
+  fixture_join(f);
+}
+
+static void second_stop_ends_at_once(void **state) {
+  (void)state;
+  struct serve_options o = {.grace_ms = 60000};
+  struct fixture *f = fixture_start(&o, 8, 16);
+  int fds[3];
+  for (int i = 0; i < 3; i++) fds[i] = client_post(f->port, "/v1/completions", "{\"prompt\":\"!hold=1000000 !delay=1\",\"stream\":true}");
+  assert_true(becomes(&f->fake.running, 3));
+  serve_stop(f->serve);
+  usleep(50000);
+  int64_t start = clock_ns();
+  serve_stop(f->serve);
+  fixture_join(f);
+  assert_true(clock_ms_since(start) < 1000);
+  for (int i = 0; i < 3; i++) {
+    assert_true(client_sees_close(fds[i], 1000));
+    close(fds[i]);
+  }
+}
+
+/* ---- many at once ------------------------------------------------------------------------------------------------------- */
+
+struct worker {
+  pthread_t thread;
+  int port, number, n_good, n_busy;
+};
+
+static void *worker_main(void *arg) {
+  struct worker *w = arg;
+  uint64_t seed = (uint64_t)w->number * 77 + 1;
+  for (int i = 0; i < 25; i++) {
+    char body[300], wanted[64];
+    bool stream = test_rand_int(&seed, 0, 1), leave = test_rand_int(&seed, 0, 3) == 0;
+    int n = test_rand_int(&seed, 1, 3);
+    snprintf(body, sizeof body, "{\"prompt\":\"!hold=%d say:w%di%d\",\"n\":%d,\"stream\":%s}", test_rand_int(&seed, 0, 5), w->number, i, n,
+             stream ? "true" : "false");
+    int fd = client_post(w->port, "/v1/completions", body);
+    if (fd < 0) continue;
+    if (leave) {
+      usleep((unsigned)test_rand_int(&seed, 0, 3000));
+      close(fd);
+      continue;
+    }
+    struct answer a;
+    client_read(fd, &a);
+    close(fd);
+    snprintf(wanted, sizeof wanted, stream ? "\"text\":\"w\"" : "\"text\":\"w%di%d\"", w->number, i);
+    if (a.status == 200 && strstr(a.body.data, wanted)) w->n_good++;
+    if (a.status == 503) w->n_busy++;
+    if (a.status != 200 && a.status != 503) w->n_good = -1000000;
+    answer_free(&a);
+  }
+  return NULL;
+}
+
+static void parallel_clients(void **state) {
+  (void)state;
+  struct fixture *f = fixture_start(NULL, 4, 12);
+  struct worker workers[8];
+  for (int i = 0; i < 8; i++) {
+    workers[i] = (struct worker){.port = f->port, .number = i};
+    pthread_create(&workers[i].thread, NULL, worker_main, &workers[i]);
+  }
+  int good = 0, busy = 0;
+  for (int i = 0; i < 8; i++) {
+    pthread_join(workers[i].thread, NULL);
+    good += workers[i].n_good;
+    busy += workers[i].n_busy;
+  }
+  if (good < 50) fail_msg("%d answers were right, %d busy", good, busy);
+  assert_true(becomes(&f->fake.running, 0));
+  struct answer a;
+  assert_int_equal(client_get(f->port, "/server_info", &a), 200);
+  assert_non_null(strstr(a.body.data, "\"calls\":0")); /* nobody is forgotten */
+  answer_free(&a);
+  fixture_stop(f);
+}
+
+/* The server is stopped while everything is happening: no hang, no leak (ASan), no race (TSan). */
+static void stops_under_load(void **state) {
+  (void)state;
+  for (int round = 0; round < 4; round++) {
+    struct serve_options o = {.grace_ms = round % 2 ? -1 : 30, .limits = {.linger_ms = 20}};
+    struct fixture *f = fixture_start(&o, 2, 12);
+    struct worker workers[4];
+    for (int i = 0; i < 4; i++) {
+      workers[i] = (struct worker){.port = f->port, .number = i};
+      pthread_create(&workers[i].thread, NULL, worker_main, &workers[i]);
+    }
+    usleep(15000);
+    serve_stop(f->serve);
+    if (round >= 2) serve_stop(f->serve);
+    fixture_join(f);
+    for (int i = 0; i < 4; i++) pthread_join(workers[i].thread, NULL);
+  }
+}
+
+static void idle_costs_nothing(void **state) {
+  (void)state;
+  struct fixture *f = fixture_start(NULL, 4, 12);
+  struct answer a;
+  struct rusage before, after;
+  assert_int_equal(client_ask(f->port, "/v1/completions", "{\"prompt\":\"say:hi\"}", &a), 200);
+  answer_free(&a);
+  int idle = client_connect(f->port);
+  usleep(20000);
+  getrusage(RUSAGE_SELF, &before);
+  usleep(300000);
+  getrusage(RUSAGE_SELF, &after);
+  long us = (after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000 +
+            after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec - before.ru_stime.tv_usec;
+  if (us > 15000) fail_msg("%ld us of processor time in 300 ms of doing nothing", us);
+  close(idle);
+  fixture_stop(f);
+}
+
+static void cannot_listen(void **state) {
+  (void)state;
+  struct fixture *f = fixture_start(NULL, 4, 12);
+  struct fake fake = {0};
+  struct port port = fake_port(&fake);
+  struct err e;
+  struct serve_options o = {.port = f->port, .quiet = true};
+  char wanted[100];
+  assert_null(serve_open(&port, &o, &e));
+  snprintf(wanted, sizeof wanted, "cannot listen on 127.0.0.1 port %d: ", f->port);
+  assert_non_null(strstr(e.msg, wanted));
+  o.host = "no.such.name.invalid";
+  assert_null(serve_open(&port, &o, &e));
+  fixture_stop(f);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(disconnects),
+    cmocka_unit_test(leaves_while_tokenising),
+    cmocka_unit_test(tokenising_does_not_stall_streams),
+    cmocka_unit_test(full_queues),
+    cmocka_unit_test(slow_reader),
+    cmocka_unit_test(drain),
+    cmocka_unit_test(grace_ends),
+    cmocka_unit_test(second_stop_ends_at_once),
+    cmocka_unit_test(parallel_clients),
+    cmocka_unit_test(stops_under_load),
+    cmocka_unit_test(idle_costs_nothing),
+    cmocka_unit_test(cannot_listen),
+};
+TEST_MAIN(tests)
