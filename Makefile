@@ -60,10 +60,11 @@ upto    = $(if $(filter $(1),$(firstword $(2))),$(1),$(call upto,$(1),$(wordlist
 .PHONY: all check test simde tsan corpus fuzz bench golden install clean format layers help
 all: $(BUILD)/cygnet $(BUILD)/libcygnet.a $(BUILD)/libcygnet.so $(BUILD)/cygnet.pc
 
-$(OBJ)/src/%_avx2.o:   ISA_CFLAGS := $(ISA_avx2) -O3
-# emulation at -O3 takes the compiler minutes
-$(OBJ)/src/%_avx512.o: ISA_CFLAGS := $(ISA_avx512) $(if $(filter simde,$(MODE)),-O1,-O3)
-$(OBJ)/src/%_ref.o:    ISA_CFLAGS := -O3
+# -O3 is for users; sanitizers and emulation would take the compiler minutes
+KERN_O := $(if $(filter release,$(MODE)),-O3,-O1)
+$(OBJ)/src/%_avx2.o:   ISA_CFLAGS := $(ISA_avx2) $(KERN_O)
+$(OBJ)/src/%_avx512.o: ISA_CFLAGS := $(ISA_avx512) $(KERN_O)
+$(OBJ)/src/%_ref.o:    ISA_CFLAGS := $(KERN_O)
 
 $(OBJ)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -114,6 +115,7 @@ check: layers format-check
 	@$(MAKE) --no-print-directory MODE=asan test
 simde:
 	@$(MAKE) --no-print-directory MODE=simde test T=compute
+	@$(MAKE) --no-print-directory MODE=simde test T=models
 tsan:
 	@$(MAKE) --no-print-directory MODE=tsan test T=engine
 	@$(MAKE) --no-print-directory MODE=tsan test T=server

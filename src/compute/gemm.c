@@ -1,0 +1,283 @@
+/* gemm.c — cutting products into panels, ranges of k and groups of rows, and spreading them over workers. */
+#include "compute/gemm.h"
+
+#include "compute/gemm_kern.h"
+
+enum {
+  WEIGHTS_MAX = 8,                 /* that share one x in a call */
+  STREAM_BYTES = 64 << 10,         /* of weights per item at least, when they are read for few rows */
+  TILE_X_BYTES = 192 << 10,        /* of quantised x per row tile at most: it stays in the second-level cache beside the weights */
+  ITEMS_PER_WORKER = 8,            /* so that uneven workers finish together */
+  ROWS_QUANTISED_BY_THE_CALLER = 4 /* a fork-join costs more than that */
+};
+
+static bool is_ref(const struct kern *k) { return !k->gemm->quantise_row; }
+
+static int panels_of(const struct weight *w) { return div_up(w->rows, GEMM_PANEL); }
+
+/* --- packing ---------------------------------------------------------------------------------------------------------- */
+
+bool gemm_supports(const struct kern *k, enum dtype t, int cols, struct err *e) {
+  const struct gemm_format *f = gemm_format_of(t);
+  const struct dtype_info *info = t > DTYPE_NONE && t < DTYPE_COUNT ? dtype_info(t) : NULL;
+  if (!f) {
+    err_set(e, ERR_UNSUPPORTED, "matrix products: type %s is not supported (level %s)", info ? info->name : "none", k->name);
+    return false;
+  }
+  if (cols < 1 || cols % info->block_elems) {
+    err_set(e, ERR_UNSUPPORTED, "matrix products: expected a width that is a multiple of %d for %s, found %d", info->block_elems,
+            info->name, cols);
+    return false;
+  }
+  return true;
+}
+
+size_t gemm_packed_bytes(const struct kern *k, const struct weight *w) {
+  return is_ref(k) ? 0 : (size_t)panels_of(w) * gemm_panel_bytes(w->dtype, w->cols);
+}
+
+enum { PACK_PANELS = 16 };
+
+static void pack_item(void *ctx, int item, int worker) {
+  struct weight *w = ctx;
+  size_t panel_bytes = gemm_panel_bytes(w->dtype, w->cols);
+  int to = MIN(panels_of(w), (item + 1) * PACK_PANELS);
+  (void)worker;
+  for (int p = item * PACK_PANELS; p < to; p++) gemm_pack_panel(w, p, (uint8_t *)w->packed + (size_t)p * panel_bytes);
+}
+
+void gemm_pack(const struct kern *k, struct workers *workers, struct weight *w) {
+  if (is_ref(k)) return;
+  workers_run(workers, pack_item, w, div_up(panels_of(w), PACK_PANELS));
+}
+
+void gemm_unpack_row(const struct kern *k, const struct weight *w, int row, float *out) {
+  CHECK(!is_ref(k));
+  const uint8_t *panel = (const uint8_t *)w->packed + (size_t)(row / GEMM_PANEL) * gemm_panel_bytes(w->dtype, w->cols);
+  gemm_unpack_panel_row(w->dtype, w->cols, panel, row % GEMM_PANEL, out);
+}
+
+/* --- scratch ---------------------------------------------------------------------------------------------------------- */
+
+/* One call's x in the forms that the weights want, inside the scratch; then one piece per worker. */
+struct rows {
+  const struct tensor *x;
+  int group;    /* rows that lie together: gemm_kern.h */
+  int n_blocks; /* per row */
+  int8_t *codes;
+  struct gemm_block *blocks;
+  uint16_t *bf16;
+  size_t bf16_stride; /* elements */
+  char *per_worker;
+  size_t per_worker_bytes;
+};
+
+enum { GROUP_MAX = 8 };
+
+static size_t bf16_stride(int cols) { return align_up((size_t)cols, 32); }
+static size_t worker_bytes(int cols) {
+  size_t ref = GEMM_REF_ROWS * (size_t)cols * sizeof(float);
+  return align_up(MAX(ref, sizeof(struct gemm_tile)), 4096);
+}
+
+size_t gemm_scratch_bytes(int rows_max, int cols_max, int n_workers) {
+  size_t rows = align_up((size_t)rows_max, GROUP_MAX), n_blocks = (size_t)div_up(cols_max, GEMM_BLOCK);
+  size_t row = n_blocks * (GEMM_BLOCK + sizeof(struct gemm_block)) + bf16_stride(cols_max) * sizeof(uint16_t);
+  return align_up(rows * row + 128, 4096) + (size_t)n_workers * worker_bytes(cols_max) + 64;
+}
+
+static struct rows lay_out(const struct gemm_kern *k, const struct gemm_scratch *s, const struct tensor *x) {
+  struct rows r = {.x = x, .bf16_stride = bf16_stride(x->cols), .n_blocks = x->cols / GEMM_BLOCK};
+  r.group = x->rows == 1 ? 1 : MAX(1, k->rows_max);
+  CHECK(r.group <= GROUP_MAX);
+  size_t n = align_up((size_t)x->rows, (size_t)r.group) * (size_t)r.n_blocks;
+  char *at = (char *)align_up((size_t)s->data, 64);
+  r.codes = (int8_t *)at;
+  at += align_up(n * GEMM_BLOCK, 64);
+  r.blocks = (struct gemm_block *)(void *)at;
+  at += align_up(n * sizeof(struct gemm_block), 64);
+  r.bf16 = (uint16_t *)(void *)at;
+  r.per_worker_bytes = worker_bytes(s->cols_max);
+  r.per_worker = (char *)align_up((size_t)s->data, 64) + (s->n_bytes - 64 - (size_t)s->n_workers * r.per_worker_bytes);
+  return r;
+}
+
+/* Where block b of a row is, counted in blocks. */
+static size_t block_at(const struct rows *r, int row, int b) {
+  return ((size_t)(row / r->group) * (size_t)r->n_blocks + (size_t)b) * (size_t)r->group + (size_t)(row % r->group);
+}
+
+/* --- one item --------------------------------------------------------------------------------------------------------- */
+
+struct call {
+  const struct kern *kern;
+  struct rows rows;
+  int n_w;
+  const struct weight *const *w;
+  struct tensor *const *y;
+  bool quantise, to_bf16;
+  int tile_rows;                     /* rows of x per item */
+  int chunk[WEIGHTS_MAX];            /* panels per item of each weight */
+  int items_before[WEIGHTS_MAX + 1]; /* within one row tile */
+};
+
+static void prepare_row(void *ctx, int row, int worker) {
+  struct call *c = ctx;
+  struct rows *r = &c->rows;
+  const struct gemm_kern *k = c->kern->gemm;
+  const float *x = tensor_row(r->x, row);
+  size_t at = block_at(r, row, 0);
+  (void)worker;
+  if (c->quantise) k->quantise_row(r->codes + at * GEMM_BLOCK, r->blocks + at, r->group, x, r->x->cols);
+  if (c->to_bf16) k->bf16_row(r->bf16 + (size_t)row * r->bf16_stride, x, r->x->cols);
+}
+
+static void store(struct tensor *y, const struct weight *w, int row, int panel, const float acc[GEMM_PANEL]) {
+  float *out = tensor_row(y, row) + panel * GEMM_PANEL;
+  if ((panel + 1) * GEMM_PANEL <= w->rows) memcpy(out, acc, GEMM_PANEL * sizeof *acc);
+  else memcpy(out, acc, (size_t)(w->rows - panel * GEMM_PANEL) * sizeof *acc);
+}
+
+struct part { /* panels [from, to) of a weight times rows [row, row + n_rows) of x */
+  const struct weight *w;
+  struct tensor *y;
+  int from, to, row, n_rows;
+};
+
+/* Rows per pass so that passes are alike: 5 rows of at most 4 are 3 + 2. */
+static int rows_per_pass(int n_rows, int rows_max) { return div_up(n_rows, div_up(n_rows, rows_max)); }
+
+static void quantised_few(const struct call *c, const struct part *p, struct gemm_tile *tile) {
+  const struct rows *r = &c->rows;
+  size_t panel_bytes = gemm_panel_bytes(p->w->dtype, p->w->cols);
+  const struct gemm_type_kern *k = &c->kern->gemm->types[p->w->dtype];
+  struct gemm_x x = {r->codes, r->blocks};
+  for (int panel = p->from; panel < p->to; panel++) {
+    k->few(tile->acc, (const uint8_t *)p->w->packed + (size_t)panel * panel_bytes, x, r->n_blocks, p->n_rows);
+    for (int i = 0; i < p->n_rows; i++) store(p->y, p->w, i, panel, tile->acc[i]);
+  }
+}
+
+static void quantised_rows(const struct call *c, const struct part *p, struct gemm_tile *tile) {
+  const struct rows *r = &c->rows;
+  const struct gemm_format *f = gemm_format_of(p->w->dtype);
+  const struct gemm_type_kern *k = &c->kern->gemm->types[p->w->dtype];
+  size_t record_bytes = gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f);
+  const uint8_t *in = (const uint8_t *)p->w->packed + (size_t)p->from * gemm_panel_bytes(p->w->dtype, p->w->cols);
+  for (int panel = p->from; panel < p->to; panel++) {
+    memset(tile->acc, 0, (size_t)p->n_rows * sizeof tile->acc[0]);
+    for (int b = 0; b < r->n_blocks; b += GEMM_RANGE_BLOCKS) {
+      int n = MIN(GEMM_RANGE_BLOCKS, r->n_blocks - b);
+      k->unpack(tile, in, n);
+      in += (size_t)(n / f->blocks) * record_bytes;
+      struct gemm_ahead ahead = {in, (int)(record_bytes / f->blocks)}, none = {in, 0};
+      for (int i = 0; i < p->n_rows; i += r->group) {
+        size_t at = block_at(r, p->row + i, b);
+        struct gemm_x x = {r->codes + at * GEMM_BLOCK, r->blocks + at};
+        k->rows(tile, n, MIN(r->group, p->n_rows - i), x, tile->acc + i, i ? none : ahead);
+      }
+    }
+    for (int i = 0; i < p->n_rows; i++) store(p->y, p->w, p->row + i, panel, tile->acc[i]);
+  }
+}
+
+static const void *plain_x(const struct call *c, const struct weight *w, int row, size_t *row_bytes, size_t *elem_bytes) {
+  const struct rows *r = &c->rows;
+  if (w->dtype == DTYPE_BF16 && c->to_bf16) {
+    *row_bytes = r->bf16_stride * sizeof *r->bf16;
+    *elem_bytes = sizeof *r->bf16;
+    return r->bf16 + (size_t)row * r->bf16_stride;
+  }
+  *row_bytes = r->x->row_bytes;
+  *elem_bytes = sizeof(float);
+  return tensor_row(r->x, row);
+}
+
+static void plain_part(const struct call *c, const struct part *p, struct gemm_tile *tile) {
+  const struct gemm_kern *g = c->kern->gemm;
+  const struct gemm_type_kern *k = &g->types[p->w->dtype];
+  size_t row_bytes, elem_bytes, panel_bytes = gemm_panel_bytes(p->w->dtype, p->w->cols);
+  const char *x = plain_x(c, p->w, p->row, &row_bytes, &elem_bytes);
+  const uint8_t *packed = p->w->packed;
+  if (p->n_rows == 1) {
+    for (int panel = p->from, n; panel < p->to; panel += n) {
+      n = MIN(g->plain_panels_max, p->to - panel);
+      k->plain_one(tile->acc, packed + (size_t)panel * panel_bytes, panel_bytes, n, x, p->w->cols);
+      for (int i = 0; i < n; i++) store(p->y, p->w, p->row, panel + i, tile->acc[i]);
+    }
+    return;
+  }
+  int step = rows_per_pass(p->n_rows, g->plain_rows_max);
+  size_t k_bytes = GEMM_PANEL * (size_t)gemm_format_of(p->w->dtype)->plain_bytes;
+  for (int panel = p->from; panel < p->to; panel++) {
+    memset(tile->acc, 0, (size_t)p->n_rows * sizeof tile->acc[0]);
+    for (int at = 0; at < p->w->cols; at += GEMM_RANGE_PLAIN) {
+      int n = MIN(GEMM_RANGE_PLAIN, p->w->cols - at);
+      for (int i = 0; i < p->n_rows; i += step)
+        k->plain_rows(packed + (size_t)panel * panel_bytes + (size_t)at * k_bytes, n, MIN(step, p->n_rows - i),
+                      x + (size_t)i * row_bytes + (size_t)at * elem_bytes, row_bytes, tile->acc + i);
+    }
+    for (int i = 0; i < p->n_rows; i++) store(p->y, p->w, p->row + i, panel, tile->acc[i]);
+  }
+}
+
+static void product_item(void *ctx, int item, int worker) {
+  const struct call *c = ctx;
+  int per_tile = c->items_before[c->n_w], tile_index = item / per_tile, i = 0;
+  item %= per_tile;
+  while (item >= c->items_before[i + 1]) i++;
+  const struct weight *w = c->w[i];
+  struct part p = {.w = w, .y = c->y[i]};
+  p.from = (item - c->items_before[i]) * c->chunk[i];
+  p.to = MIN(panels_of(w), p.from + c->chunk[i]);
+  p.row = tile_index * c->tile_rows;
+  p.n_rows = MIN(c->tile_rows, c->rows.x->rows - p.row);
+  char *scratch = c->rows.per_worker + (size_t)worker * c->rows.per_worker_bytes;
+  if (is_ref(c->kern)) gemm_ref_rows(w, p.y, c->rows.x, p.from * GEMM_PANEL, MIN(w->rows, p.to * GEMM_PANEL), (float *)(void *)scratch);
+  else if (gemm_format_of(w->dtype)->plain_bytes) plain_part(c, &p, (struct gemm_tile *)(void *)scratch);
+  else if (c->rows.x->rows <= c->kern->gemm->few_max) quantised_few(c, &p, (struct gemm_tile *)(void *)scratch);
+  else quantised_rows(c, &p, (struct gemm_tile *)(void *)scratch);
+}
+
+/* --- the whole -------------------------------------------------------------------------------------------------------- */
+
+/* Cut into items: all panels of all weights for one tile of rows, then for the next. Returns the number of items. */
+static int plan(struct call *c, int n_workers) {
+  int rows = c->rows.x->rows, cols = c->rows.x->cols, n_tiles = 1;
+  size_t total_bytes = 0;
+  c->tile_rows = rows;
+  if (!is_ref(c->kern)) {
+    size_t row_bytes = (size_t)div_up(cols, GEMM_BLOCK) * (GEMM_BLOCK + sizeof(struct gemm_block));
+    int most = (int)MIN((size_t)GEMM_TILE_ROWS, MAX((size_t)16, TILE_X_BYTES / row_bytes / GROUP_MAX * GROUP_MAX));
+    n_tiles = div_up(rows, most);
+    c->tile_rows = (int)align_up((size_t)div_up(rows, n_tiles), GROUP_MAX); /* a tile starts with a group */
+    n_tiles = div_up(rows, c->tile_rows);
+  }
+  for (int i = 0; i < c->n_w; i++) total_bytes += (size_t)panels_of(c->w[i]) * gemm_panel_bytes(c->w[i]->dtype, cols);
+  size_t item_bytes = total_bytes * (size_t)n_tiles / (size_t)(n_workers * ITEMS_PER_WORKER);
+  if (rows <= 4) item_bytes = MAX(item_bytes, (size_t)STREAM_BYTES);
+  for (int i = 0; i < c->n_w; i++) {
+    size_t panels = item_bytes / gemm_panel_bytes(c->w[i]->dtype, cols);
+    c->chunk[i] = MAX(1, MIN((int)MIN(panels, (size_t)1 << 20), panels_of(c->w[i])));
+    c->items_before[i + 1] = c->items_before[i] + div_up(panels_of(c->w[i]), c->chunk[i]);
+  }
+  return n_tiles * c->items_before[c->n_w];
+}
+
+void gemm(const struct kern *k, struct workers *workers, struct gemm_scratch *s, int n_w, const struct weight *const *w,
+          struct tensor *const *y, const struct tensor *x) {
+  CHECK(n_w >= 1 && n_w <= WEIGHTS_MAX);
+  CHECK(x->rows <= s->rows_max && x->cols <= s->cols_max && workers_count(workers) <= s->n_workers);
+  if (x->rows < 1) return;
+  struct call c = {.kern = k, .n_w = n_w, .w = w, .y = y, .rows = lay_out(k->gemm, s, x)};
+  for (int i = 0; i < n_w; i++) {
+    CHECK(w[i]->cols == x->cols && y[i]->rows == x->rows && y[i]->cols == w[i]->rows);
+    CHECK(is_ref(k) || w[i]->packed);
+    bool plain = gemm_format_of(w[i]->dtype)->plain_bytes;
+    c.quantise |= !is_ref(k) && !plain;
+    c.to_bf16 |= k->gemm->bf16_row && w[i]->dtype == DTYPE_BF16;
+  }
+  if (c.quantise || c.to_bf16) workers_run(x->rows <= ROWS_QUANTISED_BY_THE_CALLER ? NULL : workers, prepare_row, &c, x->rows);
+  int n_items = plan(&c, workers_count(workers));
+  workers_run(workers, product_item, &c, n_items);
+}

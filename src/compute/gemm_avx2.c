@@ -1,0 +1,424 @@
+/* gemm_avx2.c — inner loops of matrix products with AVX2, FMA and F16C.
+ *
+ * Codes of 8 weight rows x 4 k are 32 bytes; the activations of those 4 k are one broadcast dword. vpmaddubsw multiplies unsigned codes with
+ * signed activations and adds pairs into int16; several groups of 4 k are added there before vpmaddwd widens to int32. With |a| <= 127 a pair
+ * is at most 2 * 127 * code, so nothing saturates or wraps (limit 32767):
+ *     codes to 15   3810 a group   8 groups  30480
+ *     codes to 31   7874           4         31496
+ *     codes to 63  16002           2         32004
+ *     8 bits       vpmaddubsw takes |w| <= 128 and a with the sign of w: 2 * 127 * 128 = 32512, widened at once
+ * A panel is two halves of 8 rows.
+ */
+#include <immintrin.h>
+
+#include "compute/gemm_kern.h"
+
+enum { ROWS_MAX = 4, FEW_MAX = 4, PLAIN_ROWS_MAX = 6, PLAIN_PANELS_MAX = 3, GROUPS = 8, AHEAD_BYTES = 4096 };
+
+static ALWAYS_INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+
+static ALWAYS_INLINE __m256i broadcast4(const int8_t *a) {
+  int32_t v;
+  memcpy(&v, a, 4);
+  return _mm256_set1_epi32(v);
+}
+
+/* Hides where v comes from, so that the compiler keeps sums in the order written: reassociated ones need more registers than there are. */
+static ALWAYS_INLINE __m256i keep(__m256i v) {
+  __asm__("" : "+x"(v));
+  return v;
+}
+
+/* Shift 16-bit lanes left by n, right for a negative n; bits that cross bytes are masked away by the caller. */
+static ALWAYS_INLINE __m256i shift16(__m256i v, const int n) {
+  return n > 0 ? _mm256_slli_epi16(v, n) : n < 0 ? _mm256_srli_epi16(v, -n) : v;
+}
+
+/* Bits of a code as the multiplication sees it; 8-bit codes and table values are signed. */
+static ALWAYS_INLINE int code_bits(const struct gemm_format f) { return f.table ? 8 : f.bits; }
+static ALWAYS_INLINE int code_offset(const struct gemm_format f) { return f.bits == 8 ? 0 : f.offset; }
+
+/* --- unpacking -------------------------------------------------------------------------------------------------------- */
+
+/* The 8 groups of one half of a block. */
+static ALWAYS_INLINE void load_codes(const struct gemm_format f, __m256i w[GROUPS], const uint8_t *p, const int half) {
+  p += half * 32;
+  if (f.bits == 8) GEMM_UNROLL(8)
+  for (int g = 0; g < GROUPS; g++) w[g] = _mm256_xor_si256(load256(p + g * 64), _mm256_set1_epi8(-128));
+  if (f.bits >= 4 && f.bits < 8) {
+    GEMM_UNROLL(4)
+    for (int j = 0; j < 4; j++) {
+      __m256i v = load256(p + j * 64);
+      w[j] = _mm256_and_si256(v, _mm256_set1_epi8(15));
+      w[j + 4] = _mm256_and_si256(_mm256_srli_epi16(v, 4), _mm256_set1_epi8(15));
+    }
+    p += 256;
+  }
+  if (f.bits == 2 || f.bits == 3 || f.bits == 6) {
+    const int at = f.bits == 6 ? 4 : 0;
+    GEMM_UNROLL(8)
+    for (int g = 0; g < GROUPS; g++) {
+      __m256i v = _mm256_and_si256(shift16(load256(p + g / 4 * 64), at - g % 4 * 2), _mm256_set1_epi8((char)(3 << at)));
+      w[g] = at ? _mm256_or_si256(w[g], v) : v;
+    }
+    p += 128;
+  }
+  if (f.bits == 3 || f.bits == 5) {
+    const int at = f.bits == 3 ? 2 : 4;
+    __m256i v = load256(p);
+    GEMM_UNROLL(8)
+    for (int g = 0; g < GROUPS; g++) w[g] = _mm256_or_si256(w[g], _mm256_and_si256(shift16(v, at - g), _mm256_set1_epi8((char)(1 << at))));
+  }
+  if (f.table) {
+    __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)gemm_iq4_values));
+    GEMM_UNROLL(8)
+    for (int g = 0; g < GROUPS; g++) w[g] = _mm256_shuffle_epi8(table, w[g]);
+  }
+}
+
+static ALWAYS_INLINE __m256 load_f16(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+static ALWAYS_INLINE __m256 load_s8(const uint8_t *p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+static ALWAYS_INLINE __m256 load_u8(const uint8_t *p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+
+/* Scales and minima of 8 rows for block b of a record; d and min are the record's, read once. */
+static ALWAYS_INLINE void load_scales(const struct gemm_format f, __m256 scale[2], __m256 min[2], const uint8_t *header, __m256 d,
+                                      __m256 dmin, int b, const int half) {
+  const int parts = GEMM_BLOCK / f.group;
+  const uint8_t *sub = header + (f.mins ? 64 : 32) + half * 8 + b * parts * GEMM_PANEL;
+  for (int s = 0; s < parts; s++) {
+    scale[s] = f.subs ? _mm256_mul_ps(d, load_s8(sub + s * GEMM_PANEL)) : d;
+    if (f.mins) min[s] = f.subs ? _mm256_mul_ps(dmin, load_u8(sub + (f.blocks * parts + s) * GEMM_PANEL)) : dmin;
+  }
+}
+
+static ALWAYS_INLINE void unpack(const struct gemm_format f, struct gemm_tile *restrict tile, const uint8_t *restrict p, int n_blocks) {
+  const size_t header_bytes = gemm_header_bytes(&f), block_bytes = gemm_block_bytes(&f);
+  for (int at = 0; at < n_blocks; at += f.blocks) {
+    const uint8_t *header = p;
+    p += header_bytes;
+    for (int b = 0; b < f.blocks; b++, p += block_bytes) {
+      uint8_t *out = tile->codes[at + b][0];
+      GEMM_UNROLL(2)
+      for (int half = 0; half < 2; half++) {
+        __m256i w[GROUPS];
+        __m256 scale[2], min[2];
+        load_codes(f, w, p, half);
+        GEMM_UNROLL(8)
+        for (int g = 0; g < GROUPS; g++) _mm256_store_si256((__m256i *)(void *)(out + g * 64 + half * 32), w[g]);
+        load_scales(f, scale, min, header, load_f16(header + half * 16), load_f16(header + (f.mins ? 32 : 0) + half * 16), b, half);
+        for (int s = 0; s < GEMM_BLOCK / f.group; s++) {
+          _mm256_store_ps(tile->scales[at + b][s] + half * 8, scale[s]);
+          if (f.mins) _mm256_store_ps(tile->mins[at + b][s] + half * 8, min[s]);
+        }
+      }
+    }
+  }
+}
+
+/* --- products --------------------------------------------------------------------------------------------------------- */
+
+/* -offset * sum of a, in every lane. Part s of `parts` of the block. */
+static ALWAYS_INLINE __m256i correction(const struct gemm_block *block, const int parts, const int s, const int offset) {
+  const int32_t *sums = parts == 1 ? &block->neg_sum : s == 0 ? &block->neg_first : &block->neg_second;
+  return _mm256_slli_epi32(_mm256_set1_epi32(*sums), __builtin_ctz((unsigned)offset));
+}
+
+static ALWAYS_INLINE __m256 neg_sum(const struct gemm_block *block, const int parts, const int s) {
+  return _mm256_cvtepi32_ps(_mm256_set1_epi32(parts == 1 ? block->neg_sum : s == 0 ? block->neg_first : block->neg_second));
+}
+
+static ALWAYS_INLINE int groups_in_16_bits(const int bits) { return bits <= 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1; }
+
+/* Exact sums of n groups. */
+static ALWAYS_INLINE __m256i dot(const int bits, const __m256i *w, const int8_t *a, const int n) {
+  const int chunk = MIN(n, groups_in_16_bits(bits));
+  __m256i sum = _mm256_setzero_si256();
+  GEMM_UNROLL(8)
+  for (int g = 0; g < n; g += chunk) {
+    __m256i part = _mm256_setzero_si256();
+    GEMM_UNROLL(8)
+    for (int i = g; i < g + chunk; i++) {
+      __m256i v = broadcast4(a + 4 * i), p;
+      if (bits == 8) p = _mm256_maddubs_epi16(_mm256_abs_epi8(w[i]), _mm256_sign_epi8(v, w[i]));
+      else p = _mm256_maddubs_epi16(w[i], v);
+      part = i == g ? p : _mm256_add_epi16(part, p);
+    }
+    part = _mm256_madd_epi16(part, _mm256_set1_epi16(1));
+    sum = g == 0 ? part : _mm256_add_epi32(sum, part);
+  }
+  return sum;
+}
+
+/* Straight from the packed bytes, for a group of `group` rows of which n_rows are there: while the weights come from memory, unpacking them
+ * for each use costs nothing. */
+static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const int n_rows, float (*restrict y)[GEMM_PANEL],
+                              const uint8_t *restrict p, struct gemm_x x, int n_blocks) {
+  const size_t header_bytes = gemm_header_bytes(&f), block_bytes = gemm_block_bytes(&f);
+  const int parts = GEMM_BLOCK / f.group, offset = code_offset(f);
+  const int8_t *a = x.codes;
+  const struct gemm_block *blocks = x.blocks;
+  __m256 acc[ROWS_MAX][2];
+  for (int r = 0; r < n_rows; r++) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+  for (int at = 0; at < n_blocks; at += f.blocks) {
+    const uint8_t *header = p;
+    for (size_t i = 0; i < header_bytes; i += 64) _mm_prefetch((const char *)p + AHEAD_BYTES + i, _MM_HINT_T0);
+    p += header_bytes;
+    for (int b = 0; b < f.blocks; b++, p += block_bytes, a += group * GEMM_BLOCK, blocks += group) {
+      GEMM_UNROLL(8)
+      for (size_t i = 0; i < block_bytes; i += 64) _mm_prefetch((const char *)p + AHEAD_BYTES + i, _MM_HINT_T0);
+      GEMM_UNROLL(2)
+      for (int half = 0; half < 2; half++) {
+        __m256i w[GROUPS];
+        __m256 scale[2], min[2];
+        load_codes(f, w, p, half);
+        load_scales(f, scale, min, header, load_f16(header + half * 16), load_f16(header + (f.mins ? 32 : 0) + half * 16), b, half);
+        GEMM_UNROLL(1)
+        for (int r = 0; r < n_rows; r++) {
+          __m256 t = _mm256_setzero_ps();
+          GEMM_UNROLL(2)
+          for (int s = 0; s < parts; s++) {
+            __m256i sum = dot(code_bits(f), w + s * GROUPS / parts, a + r * GEMM_BLOCK + s * f.group, GROUPS / parts);
+            if (offset) sum = _mm256_add_epi32(sum, correction(blocks + r, parts, s, offset));
+            __m256 v = _mm256_cvtepi32_ps(sum);
+            t = s == 0 ? _mm256_mul_ps(v, scale[0]) : _mm256_fmadd_ps(v, scale[s], t);
+          }
+          for (int s = 0; s < (f.mins ? parts : 0); s++) t = _mm256_fmadd_ps(min[s], neg_sum(blocks + r, parts, s), t);
+          acc[r][half] = _mm256_fmadd_ps(t, _mm256_broadcast_ss(&blocks[r].d), acc[r][half]);
+        }
+      }
+    }
+  }
+  for (int r = 0; r < n_rows; r++) {
+    _mm256_storeu_ps(y[r], acc[r][0]);
+    _mm256_storeu_ps(y[r] + 8, acc[r][1]);
+  }
+}
+
+/* Sums of n groups for n_rows rows, both halves. w: 64 bytes a group. */
+static ALWAYS_INLINE void dot_rows(const int bits, __m256i sum[ROWS_MAX][2], const uint8_t *w, const int8_t *a, const int n,
+                                   const int n_rows) {
+  const int chunk = MIN(n, groups_in_16_bits(bits));
+  GEMM_UNROLL(8)
+  for (int g = 0; g < n; g += chunk) {
+    __m256i part[ROWS_MAX][2];
+    GEMM_UNROLL(8)
+    for (int i = g; i < g + chunk; i++) {
+      __m256i w0 = load256(w + i * 64), w1 = load256(w + i * 64 + 32);
+      GEMM_UNROLL(4)
+      for (int r = 0; r < n_rows; r++) {
+        __m256i v = broadcast4(a + r * GEMM_BLOCK + 4 * i), p0, p1;
+        if (bits == 8) {
+          p0 = _mm256_maddubs_epi16(_mm256_abs_epi8(w0), _mm256_sign_epi8(v, w0));
+          p1 = _mm256_maddubs_epi16(_mm256_abs_epi8(w1), _mm256_sign_epi8(v, w1));
+        } else {
+          p0 = _mm256_maddubs_epi16(w0, v);
+          p1 = _mm256_maddubs_epi16(w1, v);
+        }
+        part[r][0] = keep(i == g ? p0 : _mm256_add_epi16(part[r][0], p0));
+        part[r][1] = keep(i == g ? p1 : _mm256_add_epi16(part[r][1], p1));
+      }
+    }
+    GEMM_UNROLL(4)
+    for (int r = 0; r < n_rows; r++) GEMM_UNROLL(2)
+    for (int half = 0; half < 2; half++) {
+      __m256i v = _mm256_madd_epi16(part[r][half], _mm256_set1_epi16(1));
+      sum[r][half] = keep(g == 0 ? v : _mm256_add_epi32(sum[r][half], v));
+    }
+  }
+}
+
+/* What the kernels of several rows depend on: bits of the codes (8: signed), k per scale, offset, minima. */
+static ALWAYS_INLINE void rows_n(const int n_rows, const int bits, const int parts, const int offset, const bool mins,
+                                 const struct gemm_tile *restrict tile, int n_blocks, struct gemm_x x, float (*restrict acc)[GEMM_PANEL],
+                                 struct gemm_ahead ahead) {
+  const int8_t *a = x.codes;
+  const struct gemm_block *blocks = x.blocks;
+  for (int b = 0; b < n_blocks; b++, a += ROWS_MAX * GEMM_BLOCK, blocks += ROWS_MAX) {
+    for (int i = 0; i < ahead.bytes_per_block; i += 64) _mm_prefetch((const char *)ahead.p + i, _MM_HINT_T0);
+    ahead.p += ahead.bytes_per_block;
+    __m256 t[ROWS_MAX][2];
+    GEMM_UNROLL(2)
+    for (int s = 0; s < parts; s++) {
+      __m256i sum[ROWS_MAX][2];
+      dot_rows(bits, sum, tile->codes[b][s * GROUPS / parts], a + s * 16, GROUPS / parts, n_rows);
+      GEMM_UNROLL(4)
+      for (int r = 0; r < n_rows; r++) {
+        __m256i c = offset ? correction(blocks + r, parts, s, offset) : _mm256_setzero_si256();
+        GEMM_UNROLL(2)
+        for (int half = 0; half < 2; half++) {
+          __m256 v = _mm256_cvtepi32_ps(offset ? _mm256_add_epi32(sum[r][half], c) : sum[r][half]);
+          __m256 scale = _mm256_load_ps(tile->scales[b][s] + half * 8);
+          t[r][half] = s == 0 ? _mm256_mul_ps(v, scale) : _mm256_fmadd_ps(v, scale, t[r][half]);
+        }
+      }
+    }
+    GEMM_UNROLL(4)
+    for (int r = 0; r < n_rows; r++) {
+      const struct gemm_block *block = blocks + r;
+      __m256 d = _mm256_broadcast_ss(&block->d);
+      for (int s = 0; s < (mins ? parts : 0); s++) {
+        __m256 sum = neg_sum(block, parts, s);
+        t[r][0] = _mm256_fmadd_ps(_mm256_load_ps(tile->mins[b][s]), sum, t[r][0]);
+        t[r][1] = _mm256_fmadd_ps(_mm256_load_ps(tile->mins[b][s] + 8), sum, t[r][1]);
+      }
+      _mm256_store_ps(acc[r], _mm256_fmadd_ps(t[r][0], d, _mm256_load_ps(acc[r])));
+      _mm256_store_ps(acc[r] + 8, _mm256_fmadd_ps(t[r][1], d, _mm256_load_ps(acc[r] + 8)));
+    }
+  }
+}
+
+#define ROWS(name, bits, parts, offset, mins)                                                                                              \
+  static void name(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, float(*restrict acc)[GEMM_PANEL],     \
+                   struct gemm_ahead ahead) {                                                                                              \
+    GEMM_BY_ROWS_4(n_rows, rows_n, bits, parts, offset, mins, tile, n_blocks, x, acc, ahead);                                              \
+  }
+ROWS(rows_4bit_offset, 4, 1, 8, false)
+ROWS(rows_4bit_min, 4, 1, 0, true)
+ROWS(rows_5bit_offset, 5, 1, 16, false)
+ROWS(rows_5bit_min, 5, 1, 0, true)
+ROWS(rows_8bit, 8, 1, 0, false)
+ROWS(rows_2bit_16, 2, 2, 0, true)
+ROWS(rows_3bit_16, 3, 2, 4, false)
+ROWS(rows_6bit_16, 6, 2, 32, false)
+
+#define KERNELS(name, ...)                                                                                                                 \
+  static void few_##name(float(*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, struct gemm_x x, int n_blocks, int n_rows) {       \
+    if (n_rows == 1) few((struct gemm_format){__VA_ARGS__, 0}, 1, 1, y, panel, x, n_blocks);                                               \
+    else few((struct gemm_format){__VA_ARGS__, 0}, ROWS_MAX, n_rows, y, panel, x, n_blocks);                                               \
+  }                                                                                                                                        \
+  static void unpack_##name(struct gemm_tile *restrict tile, const uint8_t *restrict p, int n_blocks) {                                    \
+    unpack((struct gemm_format){__VA_ARGS__, 0}, tile, p, n_blocks);                                                                       \
+  }
+GEMM_QUANTISED(KERNELS)
+
+/* --- plain numbers ---------------------------------------------------------------------------------------------------- */
+
+/* 8 rows of column k (F32, F16), or of columns k and k + 1 (BF16: even first). */
+static ALWAYS_INLINE void load_plain(const enum dtype t, __m256 w[2], const uint8_t *p, const int half) {
+  if (t == DTYPE_F32) w[0] = _mm256_loadu_ps((const float *)(const void *)(p + half * 32));
+  if (t == DTYPE_F16) w[0] = load_f16(p + half * 16);
+  if (t == DTYPE_BF16) {
+    __m256i v = load256(p + half * 32);
+    w[0] = _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
+    w[1] = _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(-65536)));
+  }
+}
+
+/* acc[row or panel][half] += n columns, ascending. One of n_rows and n_panels is 1. */
+static ALWAYS_INLINE void plain(const int n_rows, const int n_panels, const enum dtype t, const uint8_t *restrict p, size_t panel_bytes,
+                                const char *restrict x, size_t x_bytes, int n, float (*restrict acc)[GEMM_PANEL]) {
+  const int step = t == DTYPE_BF16 ? 2 : 1, bytes = t == DTYPE_F16 ? 32 : 64;
+  __m256 sum[PLAIN_ROWS_MAX][2];
+  GEMM_UNROLL(6)
+  for (int i = 0; i < n_rows * n_panels; i++) {
+    sum[i][0] = _mm256_load_ps(acc[i]);
+    sum[i][1] = _mm256_load_ps(acc[i] + 8);
+  }
+  for (int k = 0; k < n; k += step, p += bytes) {
+    const bool odd_end = step == 2 && k + 1 == n;
+    GEMM_UNROLL(2)
+    for (int panel = 0; panel < n_panels; panel++) {
+      __m256 w0[2], w1[2];
+      load_plain(t, w0, p + (size_t)panel * panel_bytes, 0);
+      load_plain(t, w1, p + (size_t)panel * panel_bytes, 1);
+      if (n_rows == 1) _mm_prefetch((const char *)p + (size_t)panel * panel_bytes + AHEAD_BYTES, _MM_HINT_T0);
+      GEMM_UNROLL(6)
+      for (int r = 0; r < n_rows; r++) {
+        const float *xr = (const float *)(const void *)(x + (size_t)r * x_bytes) + k;
+        const int i = panel + r;
+        __m256 v = _mm256_broadcast_ss(xr);
+        sum[i][0] = _mm256_fmadd_ps(w0[0], v, sum[i][0]);
+        sum[i][1] = _mm256_fmadd_ps(w1[0], v, sum[i][1]);
+        if (step == 1 || odd_end) continue;
+        v = _mm256_broadcast_ss(xr + 1);
+        sum[i][0] = _mm256_fmadd_ps(w0[1], v, sum[i][0]);
+        sum[i][1] = _mm256_fmadd_ps(w1[1], v, sum[i][1]);
+      }
+    }
+  }
+  GEMM_UNROLL(6)
+  for (int i = 0; i < n_rows * n_panels; i++) {
+    _mm256_store_ps(acc[i], sum[i][0]);
+    _mm256_store_ps(acc[i] + 8, sum[i][1]);
+  }
+}
+
+/* One row of x: sums of several panels side by side, because those of one would wait for each other. */
+static ALWAYS_INLINE void plain_panels(const int n_panels, const enum dtype t, const uint8_t *restrict p, size_t panel_bytes, const void *x,
+                                       int n, float (*restrict y)[GEMM_PANEL]) {
+  plain(1, n_panels, t, p, panel_bytes, x, 0, n, y);
+}
+
+#define PLAIN(name)                                                                                                                        \
+  static void plain_one_##name(float(*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, size_t panel_bytes, int n_panels,            \
+                               const void *x, int n) {                                                                                     \
+    memset(y, 0, (size_t)n_panels * sizeof *y);                                                                                            \
+    GEMM_BY_ROWS_4(n_panels, plain_panels, DTYPE_##name, panel, panel_bytes, x, n, y);                                                     \
+  }                                                                                                                                        \
+  static void plain_rows_##name(const uint8_t *restrict panel, int n, int n_rows, const void *x, size_t x_bytes,                           \
+                                float(*restrict acc)[GEMM_PANEL]) {                                                                        \
+    GEMM_BY_ROWS_6(n_rows, plain, 1, DTYPE_##name, panel, 0, x, x_bytes, n, acc);                                                          \
+  }
+PLAIN(F32)
+PLAIN(F16)
+PLAIN(BF16)
+
+/* --- activations ------------------------------------------------------------------------------------------------------ */
+
+static ALWAYS_INLINE int32_t max_8(__m256i v) {
+  __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+}
+static ALWAYS_INLINE int32_t sum_8(__m256i v) {
+  __m128i m = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  m = _mm_add_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+}
+
+void gemm_quantise_row_avx2(int8_t *restrict codes, struct gemm_block *restrict blocks, int group, const float *restrict x, int n) {
+  const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+  for (int k = 0; k < n; k += GEMM_BLOCK, blocks += group, codes += group * GEMM_BLOCK) {
+    __m256 v[4];
+    __m256i q[4], top = _mm256_setzero_si256();
+    for (int i = 0; i < 4; i++) {
+      v[i] = _mm256_loadu_ps(x + k + i * 8);
+      top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude)); /* orders floats by magnitude, NaN above all */
+    }
+    float scale = gemm_block_scale(max_8(top), &blocks->d);
+    if (scale == 0) {
+      memset(codes, 0, GEMM_BLOCK);
+      blocks->neg_sum = blocks->neg_first = blocks->neg_second = 0;
+      continue;
+    }
+    for (int i = 0; i < 4; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], _mm256_set1_ps(scale)));
+    blocks->neg_first = -sum_8(_mm256_add_epi32(q[0], q[1]));
+    blocks->neg_second = -sum_8(_mm256_add_epi32(q[2], q[3]));
+    blocks->neg_sum = blocks->neg_first + blocks->neg_second;
+    __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((__m256i *)(void *)codes, bytes);
+  }
+}
+
+/* clang-format off */
+#define TYPE(name, rows_kernel) [DTYPE_##name] = {.few = few_##name, .unpack = unpack_##name, .rows = rows_kernel}
+#define TYPE_PLAIN(name)        [DTYPE_##name] = {.plain_one = plain_one_##name, .plain_rows = plain_rows_##name}
+const struct gemm_kern gemm_avx2 = {
+    .rows_max = ROWS_MAX,
+    .few_max = FEW_MAX,
+    .plain_rows_max = PLAIN_ROWS_MAX,
+    .plain_panels_max = PLAIN_PANELS_MAX,
+    .quantise_row = gemm_quantise_row_avx2,
+    .types = {
+        TYPE(Q4_0, rows_4bit_offset), TYPE(Q4_1, rows_4bit_min), TYPE(Q5_0, rows_5bit_offset), TYPE(Q5_1, rows_5bit_min),
+        TYPE(Q8_0, rows_8bit), TYPE(Q2_K, rows_2bit_16), TYPE(Q3_K, rows_3bit_16), TYPE(Q4_K, rows_4bit_min),
+        TYPE(Q5_K, rows_5bit_min), TYPE(Q6_K, rows_6bit_16), TYPE(IQ4_NL, rows_8bit), TYPE(IQ4_XS, rows_8bit),
+        TYPE_PLAIN(F32), TYPE_PLAIN(F16), TYPE_PLAIN(BF16),
+    },
+};
+/* clang-format on */

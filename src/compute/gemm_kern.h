@@ -1,0 +1,138 @@
+/* gemm_kern.h — what an instruction set gives to gemm.c: products of one panel of 16 weight rows with rows of x.
+ *
+ * gemm.c cuts a product into panels, ranges of k and groups of rows, and spreads it over workers; the functions here are the inner loops.
+ * For one output element every function of a level does the same float operations in the same order:
+ *
+ *   per block of 32 k, ascending:   t = float(sum of codes * a)  * scale              (exact integer sum, correction for the offset included)
+ *                                   t = fma(second half's sum, its scale, t)          types with a scale per 16
+ *                                   t = fma(min, float(-sum of a), t)                 types with minima, per scale
+ *                                   acc = fma(t, d of a, acc)
+ *
+ * so a row's bits do not depend on which function computed it. Rows of x are quantised before: q = round(x / d), d = max|x| / 127 per block. A block
+ * with NaN or infinity gets d = NaN and zeros, which makes the row's outputs NaN.
+ */
+#ifndef CYGNET_GEMM_KERN_H
+#define CYGNET_GEMM_KERN_H
+
+#include "compute/gemm_pack.h"
+
+/* Kernels are written as loops over constants that must disappear. Test builds keep the loops, and one body for any number of rows: sanitisers and
+ * emulation would take minutes to compile the unrolled ones. The order of operations is the same. */
+#ifdef CYGNET_DEBUG
+#define GEMM_UNROLL(n)
+#define GEMM_BY_ROWS_4(n, f, ...) f(n, __VA_ARGS__)
+#define GEMM_BY_ROWS_6(n, f, ...) f(n, __VA_ARGS__)
+#define GEMM_BY_ROWS_8(n, f, ...) f(n, __VA_ARGS__)
+#else
+#define GEMM_PRAGMA(x) _Pragma(#x)
+#define GEMM_UNROLL(n) GEMM_PRAGMA(GCC unroll n)
+/* f(n, ...) with n a constant. */
+#define GEMM_BY_ROWS_4(n, f, ...)                                                                                                          \
+  switch (n) {                                                                                                                             \
+  case 1: f(1, __VA_ARGS__); break;                                                                                                        \
+  case 2: f(2, __VA_ARGS__); break;                                                                                                        \
+  case 3: f(3, __VA_ARGS__); break;                                                                                                        \
+  case 4: f(4, __VA_ARGS__); break;                                                                                                        \
+  }
+#define GEMM_BY_ROWS_6(n, f, ...)                                                                                                          \
+  switch (n) {                                                                                                                             \
+  case 5: f(5, __VA_ARGS__); break;                                                                                                        \
+  case 6: f(6, __VA_ARGS__); break;                                                                                                        \
+  default: GEMM_BY_ROWS_4(n, f, __VA_ARGS__)                                                                                               \
+  }
+#define GEMM_BY_ROWS_8(n, f, ...)                                                                                                          \
+  switch (n) {                                                                                                                             \
+  case 7: f(7, __VA_ARGS__); break;                                                                                                        \
+  case 8: f(8, __VA_ARGS__); break;                                                                                                        \
+  default: GEMM_BY_ROWS_6(n, f, __VA_ARGS__)                                                                                               \
+  }
+#endif
+
+/* A block of 32 quantised activations beside its codes. Sums are negated: they are only ever used to take an offset or a minimum away. */
+struct gemm_block {
+  float d;
+  int32_t neg_sum, neg_first, neg_second; /* over 32 codes, and over each half */
+};
+
+/* From the bits of the greatest magnitude in a block: d, and the factor that makes codes of the values; 0 when all codes are zero. A block whose
+ * values are all below 2^-120 counts as zero: the factor would overflow. */
+static inline float gemm_block_scale(int32_t top_bits, float *d) {
+  float top;
+  memcpy(&top, &top_bits, 4);
+  if (top_bits >= 0x7f800000) {
+    *d = __builtin_nanf("");
+    return 0;
+  }
+  if (top < 0x1p-120f) {
+    *d = 0;
+    return 0;
+  }
+  *d = top / 127;
+  return 127 / top;
+}
+
+enum {
+  GEMM_RANGE_BLOCKS = 32, /* blocks of a panel that are unpacked at once: 16 KiB of codes */
+  GEMM_RANGE_PLAIN = 256, /* k of plain numbers walked at once: 16 KiB of float32 */
+  GEMM_TILE_ROWS = 256,   /* rows of x per work item at most */
+};
+
+/* Part of a panel unpacked, and the accumulators of a tile of rows. One per worker. */
+struct gemm_tile {
+  uint8_t codes[GEMM_RANGE_BLOCKS][8][64]; /* [block][group][row * 4 + k]; what the level's `rows` wants: offset codes or signed values */
+  float scales[GEMM_RANGE_BLOCKS][2][GEMM_PANEL];
+  float mins[GEMM_RANGE_BLOCKS][2][GEMM_PANEL];
+  float acc[GEMM_TILE_ROWS][GEMM_PANEL];
+};
+
+/* Quantised rows of x lie in groups of `rows_max` (one row alone: of 1), so that a group is one stream: [group][block][row] of 32 codes, and beside
+ * them [group][block][row] of struct gemm_block. Rows missing in the last group are never looked at. */
+struct gemm_x { /* a group of rows from some block on */
+  const int8_t *codes;
+  const struct gemm_block *blocks;
+};
+
+/* Fetch [p, p + bytes_per_block) of later weights while working on each block; bytes_per_block 0: nothing. */
+struct gemm_ahead {
+  const uint8_t *p;
+  int bytes_per_block;
+};
+
+struct gemm_type_kern {
+  /* y[n_rows][16] = panel · x for a group of at most rows_max rows, or for one row that is alone. */
+  void (*few)(float (*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, struct gemm_x x, int n_blocks, int n_rows);
+  /* Records from p on to the tile: n_blocks <= GEMM_RANGE_BLOCKS, whole records. */
+  void (*unpack)(struct gemm_tile *restrict tile, const uint8_t *restrict p, int n_blocks);
+  /* acc[n_rows][16] += tile · x over n_blocks; n_rows <= rows_max. */
+  void (*rows)(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, float (*restrict acc)[GEMM_PANEL],
+               struct gemm_ahead ahead);
+  /* Plain numbers. x is float32, or bf16 pairs where the level has bf16_row. y[p][16] = panels p < n_panels <= plain_panels_max · one row. */
+  void (*plain_one)(float (*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, size_t panel_bytes, int n_panels, const void *x, int n);
+  /* acc[n_rows][16] += n columns of a panel · x; n even but for the last range. */
+  void (*plain_rows)(const uint8_t *restrict panel, int n, int n_rows, const void *x, size_t x_bytes, float (*restrict acc)[GEMM_PANEL]);
+};
+
+struct gemm_kern {
+  int rows_max, plain_rows_max, plain_panels_max;
+  int few_max; /* up to so many rows `few` is faster than unpacking once; <= rows_max */
+  /* n, a multiple of 32, floats to codes and blocks, each block `group` rows after the one before. NULL: the level works from the file's bytes
+   * with gemm_ref_rows. */
+  void (*quantise_row)(int8_t *restrict codes, struct gemm_block *restrict blocks, int group, const float *restrict x, int n);
+  /* To bf16, an odd n padded with a zero. NULL: bf16 weights take float32 rows. */
+  void (*bf16_row)(uint16_t *restrict y, const float *restrict x, int n);
+  struct gemm_type_kern types[DTYPE_COUNT];
+};
+
+/* The reference level: weight rows [from, to) of w times all rows of x, in float32 from the file's bytes. scratch: GEMM_REF_ROWS * cols floats. */
+enum { GEMM_REF_ROWS = 4 };
+void gemm_ref_rows(const struct weight *w, struct tensor *y, const struct tensor *x, int from, int to, float *scratch);
+
+extern const struct gemm_kern gemm_ref;
+#if defined(__x86_64__)
+extern const struct gemm_kern gemm_avx2;
+extern const struct gemm_kern gemm_avx512;
+void gemm_quantise_row_avx2(int8_t *restrict codes, struct gemm_block *restrict blocks, int group, const float *restrict x,
+                            int n); /* for both */
+#endif
+
+#endif

@@ -1,0 +1,402 @@
+/* t_gemm.c — matrix products of every weight type at every level that this machine (or the emulation) can run.
+ *
+ * Oracle: float64 sums over the same quantised activations and the dequantised weights. Errors are measured against the sum of |products| of that
+ * output, so that cancellation does not loosen the bound.
+ */
+#include "test.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "compute/gemm_kern.h"
+
+static const enum dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0,   DTYPE_Q5_1,  DTYPE_Q8_0,
+                                   DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS};
+static const enum isa levels[] = {ISA_REF, ISA_AVX2, ISA_AVX512};
+#define EACH_LEVEL(k)                                                                                                                      \
+  for (size_t level_ = 0; level_ < ARRAY_LEN(levels); level_++)                                                                            \
+    for (const struct kern *k = kern_available(levels[level_]) ? kern_select(levels[level_], NULL) : NULL; k; k = NULL)
+
+static uint64_t seed = 7;
+
+/* --- building cases --------------------------------------------------------------------------------------------------- */
+
+/* Where a block keeps its f16 fields. */
+static const struct {
+  int n, at[2];
+} halves[DTYPE_COUNT] = {
+    [DTYPE_Q4_0] = {1, {0}},    [DTYPE_Q4_1] = {2, {0, 2}},   [DTYPE_Q5_0] = {1, {0}},   [DTYPE_Q5_1] = {2, {0, 2}},
+    [DTYPE_Q8_0] = {1, {0}},    [DTYPE_Q2_K] = {2, {80, 82}}, [DTYPE_Q3_K] = {1, {108}}, [DTYPE_Q4_K] = {2, {0, 2}},
+    [DTYPE_Q5_K] = {2, {0, 2}}, [DTYPE_Q6_K] = {1, {208}},    [DTYPE_IQ4_NL] = {1, {0}}, [DTYPE_IQ4_XS] = {1, {0}},
+};
+
+enum fill { RANDOM, ALL_ONES, ALL_ZEROS }; /* bits of the codes */
+
+static void *guarded(size_t n_bytes) { return test_guard_alloc(MAX(n_bytes, (size_t)1)); }
+static void unguarded(void *p, size_t n_bytes) { test_guard_free(p, MAX(n_bytes, (size_t)1)); }
+
+static void fill_weight(struct weight *w, enum dtype t, int rows, int cols, enum fill fill) {
+  memset(w, 0, sizeof *w);
+  w->dtype = t;
+  w->rows = rows;
+  w->cols = cols;
+  assert_true(dtype_row_bytes(t, (size_t)cols, &w->row_bytes));
+  uint8_t *p = guarded((size_t)rows * w->row_bytes);
+  w->source = p;
+  size_t block = (size_t)dtype_info(t)->block_bytes;
+  for (size_t i = 0; i < (size_t)rows * w->row_bytes; i += block) {
+    if (!dtype_info(t)->quantised) {
+      float v = fill == RANDOM ? test_rand_normal(&seed) : fill == ALL_ONES ? 1.0f : 0.0f;
+      dtype_from_f32(t, &v, p + i, 1);
+      continue;
+    }
+    for (size_t j = 0; j < block; j++) p[i + j] = fill == RANDOM ? (uint8_t)test_rand(&seed) : fill == ALL_ONES ? 255 : 0;
+    for (int h = 0; h < halves[t].n; h++) {
+      float v = 0.01f * (fill == RANDOM ? test_rand_normal(&seed) : 1.0f);
+      uint16_t half = f32_to_f16(v);
+      memcpy(p + i + halves[t].at[h], &half, 2);
+    }
+  }
+}
+
+static void pack(const struct kern *k, struct weight *w) {
+  w->packed_bytes = gemm_packed_bytes(k, w);
+  if (!w->packed_bytes) return;
+  w->packed = guarded(w->packed_bytes);
+  memset(w->packed, 0xaa, w->packed_bytes);
+  gemm_pack(k, NULL, w);
+}
+
+static void unpack_free(struct weight *w) {
+  if (w->packed) unguarded(w->packed, w->packed_bytes);
+  w->packed = NULL;
+}
+static void weight_free(struct weight *w) {
+  unpack_free(w);
+  unguarded((void *)(size_t)w->source, (size_t)w->rows * w->row_bytes);
+}
+
+/* The last row ends at an inaccessible page. */
+static size_t tensor_bytes(const struct tensor *t) { return (size_t)(t->rows - 1) * t->row_bytes + (size_t)t->cols * sizeof(float); }
+static struct tensor tensor_new(int rows, int cols) {
+  struct tensor t = {.dtype = DTYPE_F32, .rows = rows, .cols = cols, .row_bytes = align_up((size_t)cols * sizeof(float), 64)};
+  t.data = guarded(tensor_bytes(&t));
+  memset(t.data, 0x55, tensor_bytes(&t));
+  return t;
+}
+static void tensor_delete(struct tensor *t, int rows) {
+  struct tensor whole = tensor_rows(*t, rows);
+  unguarded(t->data, tensor_bytes(&whole));
+}
+static void fill_x(struct tensor *x) {
+  for (int r = 0; r < x->rows; r++)
+    for (int c = 0; c < x->cols; c++) tensor_row(x, r)[c] = test_rand_normal(&seed) * (c % 97 == 3 ? 20.0f : 1.0f);
+}
+
+static void run(const struct kern *k, struct workers *workers, int n_w, struct weight *w, struct tensor *y, const struct tensor *x) {
+  const struct weight *pw[8];
+  struct tensor *py[8];
+  struct gemm_scratch s = {.rows_max = x->rows, .cols_max = x->cols, .n_workers = workers_count(workers)};
+  s.n_bytes = gemm_scratch_bytes(s.rows_max, s.cols_max, s.n_workers);
+  s.data = guarded(s.n_bytes);
+  memset(s.data, 0xff, s.n_bytes);
+  for (int i = 0; i < n_w; i++) {
+    pw[i] = &w[i];
+    py[i] = &y[i];
+  }
+  gemm(k, workers, &s, n_w, pw, py, x);
+  unguarded(s.data, s.n_bytes);
+}
+
+/* --- the oracle ------------------------------------------------------------------------------------------------------- */
+
+/* What the level makes of a row of x before it multiplies. */
+static void as_seen(const struct kern *k, enum dtype t, const float *x, double *out, int n) {
+  for (int c = 0; c < n; c++) out[c] = x[c];
+  if (k->isa == ISA_REF) return;
+  if (!dtype_info(t)->quantised) {
+    for (int c = 0; t == DTYPE_BF16 && k->gemm->bf16_row && c < n; c++) out[c] = bf16_to_f32(f32_to_bf16(x[c]));
+    return;
+  }
+  for (int b = 0; b < n; b += 32) {
+    float top = 0;
+    for (int c = b; c < b + 32; c++) top = fmaxf(top, fabsf(x[c]));
+    for (int c = b; c < b + 32; c++) out[c] = top > 0 ? (double)(top / 127) * rintf(x[c] * (127 / top)) : 0;
+  }
+}
+
+/* Greatest error over the sum of |products|. */
+static double worst_error(const struct kern *k, const struct weight *w, const struct tensor *y, const struct tensor *x) {
+  size_t n = (size_t)w->cols;
+  float *row = xmalloc(n * sizeof *row);
+  double *seen = xmalloc(n * sizeof *seen * (size_t)x->rows), worst = 0;
+  for (int i = 0; i < x->rows; i++) as_seen(k, w->dtype, tensor_row(x, i), seen + (size_t)i * n, w->cols);
+  for (int r = 0; r < w->rows; r++) {
+    dtype_to_f32(w->dtype, (const char *)w->source + (size_t)r * w->row_bytes, row, n);
+    for (int i = 0; i < x->rows; i++) {
+      double sum = 0, size = 1e-30;
+      for (size_t c = 0; c < n; c++) {
+        sum += seen[(size_t)i * n + c] * row[c];
+        size += fabs(seen[(size_t)i * n + c] * row[c]);
+      }
+      double error = fabs(sum - tensor_row(y, i)[r]) / size;
+      if (!(error <= worst)) worst = isnan(error) ? INFINITY : error;
+    }
+  }
+  free(row);
+  free(seen);
+  return worst;
+}
+
+/* --- tests ------------------------------------------------------------------------------------------------------------ */
+
+static int random_cols(enum dtype t, int blocks_max) {
+  int block = dtype_info(t)->block_elems;
+  return block == 1 ? test_rand_int(&seed, 1, 33 * blocks_max)
+                    : block * test_rand_int(&seed, 1, block == 256 ? div_up(blocks_max, 4) : blocks_max);
+}
+
+static void test_pack_unpack(void **state) {
+  (void)state;
+  EACH_LEVEL(k) {
+    if (k->isa == ISA_REF) continue;
+    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+      for (int n = 0; n < 6; n++) {
+        struct weight w;
+        fill_weight(&w, types[i], test_rand_int(&seed, 1, 40), random_cols(types[i], 5), RANDOM);
+        pack(k, &w);
+        float *want = xmalloc((size_t)w.cols * 4), *got = xmalloc((size_t)w.cols * 4);
+        for (int r = 0; r < w.rows; r++) {
+          dtype_to_f32(w.dtype, (const char *)w.source + (size_t)r * w.row_bytes, want, (size_t)w.cols);
+          gemm_unpack_row(k, &w, r, got);
+          assert_memory_equal(want, got, (size_t)w.cols * 4);
+        }
+        free(want);
+        free(got);
+        weight_free(&w);
+      }
+  }
+}
+
+static void test_oracle(void **state) {
+  (void)state;
+  EACH_LEVEL(k) {
+    double worst = 0;
+    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+      for (int n = 0; n < 12; n++) {
+        struct weight w;
+        fill_weight(&w, types[i], test_rand_int(&seed, 1, 70), random_cols(types[i], n == 0 ? 80 : 12), RANDOM);
+        struct tensor x = tensor_new(test_rand_int(&seed, 1, n < 4 ? 1 : 23), w.cols), y = tensor_new(x.rows, w.rows);
+        fill_x(&x);
+        pack(k, &w);
+        run(k, NULL, 1, &w, &y, &x);
+        double error = worst_error(k, &w, &y, &x);
+        if (error > 1e-6) fail_msg("%s %s [%d, %d] x %d rows: error %g", k->name, dtype_info(w.dtype)->name, w.rows, w.cols, x.rows, error);
+        worst = MAX(worst, error);
+        tensor_delete(&x, x.rows);
+        tensor_delete(&y, y.rows);
+        weight_free(&w);
+      }
+    printf("%s: greatest error / sum of |products| %.2g\n", k->name, worst);
+  }
+}
+
+/* Against the reference level, whose activations are not rounded. */
+static void test_near_reference(void **state) {
+  (void)state;
+  EACH_LEVEL(k) {
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+      struct weight w;
+      fill_weight(&w, types[i], 100, 512, RANDOM);
+      struct tensor x = tensor_new(9, 512), y = tensor_new(9, 100), ref = tensor_new(9, 100);
+      fill_x(&x);
+      run(&kern_ref, NULL, 1, &w, &ref, &x);
+      pack(k, &w);
+      run(k, NULL, 1, &w, &y, &x);
+      double sum = 0, diff = 0;
+      for (int r = 0; r < 9; r++)
+        for (int c = 0; c < 100; c++) {
+          sum += pow(tensor_row(&ref, r)[c], 2);
+          diff += pow(tensor_row(&ref, r)[c] - tensor_row(&y, r)[c], 2);
+        }
+      double bound = k->isa == ISA_REF ? 0 : dtype_info(types[i])->quantised ? 0.03 : 0.005;
+      if (sqrt(diff / sum) > bound)
+        fail_msg("%s %s: distance from the reference %g", k->name, dtype_info(types[i])->name, sqrt(diff / sum));
+      tensor_delete(&x, 9);
+      tensor_delete(&y, 9);
+      tensor_delete(&ref, 9);
+      weight_free(&w);
+    }
+  }
+}
+
+/* A row alone gives the same bits as among others, whatever the number of rows and threads. */
+static void test_same_bits(void **state) {
+  (void)state;
+  enum { ROWS = 40 };
+  struct workers *pools[3] = {NULL, workers_new(2, NULL), workers_new(3, NULL)};
+  EACH_LEVEL(k) {
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+      struct weight w;
+      int cols = dtype_info(types[i])->block_elems == 256 ? 1280 : 1120 + (dtype_info(types[i])->block_elems == 1);
+      fill_weight(&w, types[i], 37, cols, RANDOM);
+      struct tensor x = tensor_new(ROWS, cols), alone = tensor_new(ROWS, w.rows), y = tensor_new(ROWS, w.rows);
+      fill_x(&x);
+      pack(k, &w);
+      for (int r = 0; r < ROWS; r++) {
+        struct tensor xr = tensor_rows(x, 1), yr = tensor_rows(alone, 1);
+        xr.data = tensor_row(&x, r);
+        yr.data = tensor_row(&alone, r);
+        run(k, NULL, 1, &w, &yr, &xr);
+      }
+      for (int n = 1; n <= ROWS; n++) {
+        struct tensor xn = tensor_rows(x, n), yn = tensor_rows(y, n);
+        run(k, pools[n % 3], 1, &w, &yn, &xn);
+        for (int r = 0; r < n; r++)
+          if (memcmp(tensor_row(&yn, r), tensor_row(&alone, r), (size_t)w.rows * sizeof(float)))
+            fail_msg("%s %s: row %d differs beside %d others", k->name, dtype_info(types[i])->name, r, n - 1);
+      }
+      tensor_delete(&x, ROWS);
+      tensor_delete(&y, ROWS);
+      tensor_delete(&alone, ROWS);
+      weight_free(&w);
+    }
+  }
+  workers_delete(pools[1]);
+  workers_delete(pools[2]);
+}
+
+/* More rows than one tile, several weights of different types in one call, two threads. */
+static void test_many(void **state) {
+  (void)state;
+  enum { ROWS = 301, COLS = 512 };
+  struct workers *workers = workers_new(2, NULL);
+  static const enum dtype mixes[][3] = {
+      {DTYPE_Q5_0, DTYPE_Q8_0, DTYPE_Q4_K}, {DTYPE_BF16, DTYPE_Q6_K, DTYPE_F16}, {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_IQ4_XS}};
+  EACH_LEVEL(k) {
+    for (size_t m = 0; m < ARRAY_LEN(mixes); m++) {
+      struct weight w[3];
+      struct tensor x = tensor_new(ROWS, COLS), y[3];
+      fill_x(&x);
+      for (int i = 0; i < 3; i++) {
+        fill_weight(&w[i], mixes[m][i], 16 * i + 5, COLS, RANDOM);
+        pack(k, &w[i]);
+        y[i] = tensor_new(ROWS, w[i].rows);
+      }
+      run(k, workers, 3, w, y, &x);
+      for (int i = 0; i < 3; i++) {
+        double error = worst_error(k, &w[i], &y[i], &x);
+        if (error > 1e-6) fail_msg("%s %s among others: error %g", k->name, dtype_info(w[i].dtype)->name, error);
+        tensor_delete(&y[i], ROWS);
+        weight_free(&w[i]);
+      }
+      tensor_delete(&x, ROWS);
+    }
+  }
+  workers_delete(workers);
+}
+
+/* Codes and activations at their ends: nothing may saturate. */
+static void test_extremes(void **state) {
+  (void)state;
+  EACH_LEVEL(k) {
+    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+      for (int fill = RANDOM; fill <= ALL_ZEROS; fill++)
+        for (int kind = 0; kind < 5; kind++)
+          for (int rows = 1; rows <= 5; rows += 4) {
+            struct weight w;
+            fill_weight(&w, types[i], 18, 512, (enum fill)fill);
+            struct tensor x = tensor_new(rows, 512), y = tensor_new(rows, 18);
+            for (int r = 0; r < rows; r++)
+              for (int c = 0; c < 512; c++)
+                tensor_row(&x, r)[c] = kind == 0   ? 1.0f                                          /* all 127 */
+                                       : kind == 1 ? -1.0f                                         /* all -127 */
+                                       : kind == 2 ? (c % 2 ? 1.0f : -1.0f)                        /* alternating */
+                                       : kind == 3 ? (c / 32 % 2 ? 0.0f : test_rand_normal(&seed)) /* blocks of zeros */
+                                                   : test_rand_normal(&seed) * 1e-30f;
+            pack(k, &w);
+            run(k, NULL, 1, &w, &y, &x);
+            double error = worst_error(k, &w, &y, &x);
+            if (error > 1e-6) fail_msg("%s %s fill %d x %d: error %g", k->name, dtype_info(w.dtype)->name, fill, kind, error);
+            tensor_delete(&x, rows);
+            tensor_delete(&y, rows);
+            weight_free(&w);
+          }
+  }
+}
+
+/* NaN or infinity in x reaches every output of its row and no other row. So does a NaN scale of a weight row. */
+static void test_not_finite(void **state) {
+  (void)state;
+  static const float bad[] = {NAN, INFINITY, -INFINITY};
+  EACH_LEVEL(k) {
+    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+      for (int b = 0; b < 3; b++)
+        for (int rows = 1; rows <= 6; rows += 5) {
+          struct weight w;
+          fill_weight(&w, types[i], 21, 512, RANDOM);
+          struct tensor x = tensor_new(rows, 512), y = tensor_new(rows, 21);
+          fill_x(&x);
+          int row = test_rand_int(&seed, 0, rows - 1);
+          tensor_row(&x, row)[test_rand_int(&seed, 0, 511)] = bad[b];
+          pack(k, &w);
+          run(k, NULL, 1, &w, &y, &x);
+          for (int r = 0; r < rows; r++)
+            for (int c = 0; c < 21; c++) assert_int_equal(isfinite(tensor_row(&y, r)[c]) != 0, r != row);
+          tensor_delete(&x, rows);
+          tensor_delete(&y, rows);
+          weight_free(&w);
+        }
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+      if (!halves[types[i]].n) continue;
+      struct weight w;
+      fill_weight(&w, types[i], 21, 512, RANDOM);
+      memcpy((char *)(size_t)w.source + 7 * w.row_bytes + (size_t)halves[types[i]].at[0], &(uint16_t){0x7e00}, 2);
+      struct tensor x = tensor_new(3, 512), y = tensor_new(3, 21);
+      fill_x(&x);
+      pack(k, &w);
+      run(k, NULL, 1, &w, &y, &x);
+      for (int r = 0; r < 3; r++)
+        for (int c = 0; c < 21; c++) assert_int_equal(isnan(tensor_row(&y, r)[c]) != 0, c == 7);
+      tensor_delete(&x, 3);
+      tensor_delete(&y, 3);
+      weight_free(&w);
+    }
+  }
+}
+
+static void test_supports(void **state) {
+  (void)state;
+  EACH_LEVEL(k) {
+    struct err e = {0};
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) assert_true(gemm_supports(k, types[i], 512, &e));
+    assert_true(gemm_supports(k, DTYPE_BF16, 3, &e));
+    assert_false(gemm_supports(k, DTYPE_I32, 512, &e));
+    assert_non_null(strstr(e.msg, "I32"));
+    assert_false(gemm_supports(k, DTYPE_Q4_K, 32, &e));
+    assert_non_null(strstr(e.msg, "256"));
+  }
+}
+
+static void test_select(void **state) {
+  (void)state;
+  struct err e = {0};
+  const struct kern *best = kern_select(ISA_AUTO, &e);
+  assert_non_null(best);
+  assert_true(kern_available(best->isa));
+  EACH_LEVEL(k) assert_int_equal(k->isa, levels[level_]);
+  for (size_t i = 0; i < ARRAY_LEN(levels); i++)
+    if (!kern_available(levels[i])) {
+      assert_null(kern_select(levels[i], &e));
+      assert_non_null(strstr(e.msg, "--isa"));
+    }
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_pack_unpack), cmocka_unit_test(test_oracle),   cmocka_unit_test(test_near_reference),
+    cmocka_unit_test(test_same_bits),   cmocka_unit_test(test_many),     cmocka_unit_test(test_extremes),
+    cmocka_unit_test(test_not_finite),  cmocka_unit_test(test_supports), cmocka_unit_test(test_select),
+};
+
+TEST_MAIN(tests)
