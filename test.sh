@@ -8,7 +8,7 @@ need_packages gcc make libc6-dev libjansson-dev libutf8proc-dev libevent-dev lib
 jobs=$(nproc)
 passed=0 failed=0
 
-# Run one part; its own last line "N passed, N failed" is added up. A part that says nothing of the kind counts as one test.
+# Run one part; its own lines "N passed, N failed" are added up. A part that says nothing of the kind counts as one test.
 part() {
   step "$1"
   shift
@@ -16,13 +16,11 @@ part() {
   start=$(date +%s)
   "$@" 2>&1 | tee "$log"
   status=${PIPESTATUS[0]}
-  line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
+  line=$(awk '/^[0-9]+ passed, [0-9]+ failed$/ { p += $1; f += $3; n++ } END { if (n) print p, f }' "$log")
   if [ -n "$line" ]; then
-    passed=$((passed + $(echo "$line" | cut -d' ' -f1)))
-    failed=$((failed + $(echo "$line" | cut -d' ' -f3)))
-  fi
-  if [ "$status" -ne 0 ] && { [ -z "$line" ] || echo "$line" | grep -q ' 0 failed'; }; then failed=$((failed + 1)); fi
-  if [ "$status" -eq 0 ] && [ -z "$line" ]; then passed=$((passed + 1)); fi
+    passed=$((passed + ${line% *})) failed=$((failed + ${line#* }))
+    [ "$status" -ne 0 ] && [ "${line#* }" -eq 0 ] && failed=$((failed + 1)) # it ended badly beside its tests
+  elif [ "$status" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
   echo "    ($(($(date +%s) - start)) s)"
 }
 
