@@ -31,6 +31,9 @@ int cmd_serve(const struct options *o) {
   if (!c) return status;
   if (!o->quiet) print_banner(c);
   struct cygnet_sampling sampling = {.temperature = 1};
+  struct buf options;
+  buf_init(&options, 0);
+  opts_dump_json(&options_table, CMD_SERVE, o, &options);
   struct serve_options so = {.host = o->host,
                              .port = (int)o->port,
                              .api_key = o->api_key,
@@ -40,9 +43,11 @@ int cmd_serve(const struct options *o) {
                              .limits = {.body_bytes = (size_t)o->body_mib << 20},
                              .cors_origin = o->cors_origin,
                              .allowed_hosts = o->allowed_hosts,
+                             .options_json = buf_cstr(&options),
                              .quiet = o->quiet};
   struct err e = {0};
   if (serve_run(c, &so, &e)) status = command_fail(&e);
   cygnet_close(c);
+  buf_free(&options);
   return status;
 }

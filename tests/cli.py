@@ -397,6 +397,8 @@ def serve_endpoints():
         for bad in ({"prompt": "x", "temperature": -1}, {"prompt": "x", "max_tokens": "5"}, {}, [], {"prompt": [9999999]}, {"prompt": "x", "logit_bias": {"999999999": 5}}):
             status, _, data = srv.ask("POST", "/v1/completions", bad)
             check(status == 400 and json.loads(data)["error"]["message"], (bad, status, data))
+        info = json.loads(srv.ask("GET", "/server_info")[2])
+        check(info["options"]["port"] == 0 and info["options"]["model"] == TINY and info["context_length"] > 0, info)
         check(srv.ask("GET", "/nothing")[0] == 404, "404")
         check(srv.ask("GET", "/v1/completions")[0] == 405, "405")
         check(srv.ask("POST", "/v1/completions", body)[0] == 200, "still alive")

@@ -126,6 +126,7 @@ void ops_server_info(struct serve *s, struct http_exchange *x) {
              (unsigned long long)t.n_failed, (unsigned long long)t.n_retracted);
   buf_printf(&body, "\"prompt_tokens\":%llu,\"generated_tokens\":%llu,\"cached_tokens\":%llu}],", (unsigned long long)t.prompt_tokens,
              (unsigned long long)t.generated_tokens, (unsigned long long)t.cached_tokens);
+  if (s->options.options_json) buf_printf(&body, "\"options\":%s,", s->options.options_json);
   buf_printf(&body, "\"http\":{\"connections\":%d,\"exchanges\":%d,\"calls\":%d,\"requests\":%llu,\"dropped\":%llu}}", h.connections,
              h.exchanges, s->n_calls, (unsigned long long)h.n_requests, (unsigned long long)h.n_dropped);
   reply_json(x, &body);

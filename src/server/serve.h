@@ -33,6 +33,7 @@ struct serve_options {                    /* zero = the value in brackets; strin
   int choices_max;                        /* [128] n times the number of prompts in one request */
   int grace_ms;                           /* [30 s] see rule 5; -1: none */
   const struct cygnet_sampling *sampling; /* [temperature 1] for what a request leaves out */
+  const char *options_json;               /* [none] JSON object with the options the program was started with, for /server_info */
   struct http_limits limits;
   bool quiet; /* no lines on stderr */
 };
