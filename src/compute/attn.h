@@ -25,6 +25,7 @@
 enum {
   ATTN_TILE = 32,      /* keys per softmax tile, at absolute positions */
   ATTN_SEGMENT = 1024, /* keys per independently computed partial result, at absolute positions; a multiple of ATTN_TILE */
+  ATTN_HEAD_DIM_MAX = 4096,
 };
 
 struct attn_layer {
@@ -58,7 +59,10 @@ struct attn_ops {
 extern const struct attn_ops attn_cpu_ops; /* paged, tiled, online softmax, kernels of the chosen instruction set */
 extern const struct attn_ops attn_ref_ops; /* the oracle: float64 loops over the interval, ten lines of arithmetic */
 
-/* Bytes of one token's keys and values in one layer, and of a whole cache as open would take it. */
+/* What every backend asks of a configuration: types, shapes, donors. */
+int attn_check(const struct attn_config *c, struct err *e);
+
+/* Bytes of one token's keys and values in one layer, and of all that attn_cpu_ops.open would take; SIZE_MAX when that is not a size. */
 size_t attn_slot_bytes(enum dtype kv_dtype, int n_kv, int head_dim);
 size_t attn_bytes(const struct attn_config *c);
 

@@ -1,0 +1,551 @@
+/* attn_cpu.c — paged attention over intervals on the CPU.
+ *
+ * Storage, per layer that owns keys and values, once for keys and once for values:
+ *
+ *   page 0        page 1        ...  page n_pages
+ *   [n_kv][P][w]  [n_kv][P][w]       [n_kv][P][w]        w = head_dim rounded up to ATTN_PAD numbers, the padding is zero
+ *
+ * Work. prepare cuts the rows of each sequence into blocks, once per shape of layer; a block × one key head is an item. All query heads of the
+ * block's rows that use this key head are its lines and share one pass over the keys. An item walks its segments (ATTN_SEGMENT keys), each from a
+ * fresh state, tile by tile, and folds each finished segment into the total:
+ *
+ *   segment 0      1          2          3                   total = ((s0 ⊕ s1) ⊕ s2) ⊕ s3      always, so that
+ *   |··········|··········|··········|··········|            a costly block may be split over threads by segments:
+ *    \__ piece 0 ________/ \__ piece 1 ________/             pieces leave their segments' states in `parts`, and a second
+ *                                                            fork-join folds them in the same order.
+ *
+ * How rows are cut into blocks and blocks into pieces depends on threads and on company, and may: no result depends on it.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "compute/attn.h"
+#include "compute/attn_kern.h"
+
+enum {
+  LINES_PER_ITEM = 128,        /* of 256 wide heads; state and tile then stay in a second-level cache */
+  LINES_PER_ITEM_LEAST = 16,   /* below this a block is not cut further to make work for more threads */
+  ITEMS_PER_THREAD = 4,        /* enough to even out items of different cost */
+  PARTS_FLOATS_MOST = 4 << 20, /* 16 MiB for the states of split blocks; what does not fit is not split */
+  TILE_SKEW = 16, /* floats between rows of an expanded tile, so that a column of it does not fall into few sets of the cache */
+  SPREAD_STORE_ELEMS = 16 << 10, /* numbers to convert that are worth a fork-join */
+};
+
+struct attn_store {
+  char *k, *v;
+  size_t n_bytes, row_bytes; /* of each of the two; of one head's row */
+};
+
+struct attn_block { /* neighbouring rows of one sequence, or of none: padding */
+  int seq, row, n_rows;
+  int lo, hi;        /* what its rows see together */
+  ptrdiff_t part_at; /* first float of its states in parts, -1 when not split */
+};
+
+struct attn_piece {
+  int block;
+  int segment, segment_end;
+};
+
+struct attn_shape { /* layers that have all this in common share their cutting */
+  enum kv_kind kind;
+  int n_kv, group, head_dim, width; /* group = query heads per key head; width = padded head_dim */
+  int rows_per_block;               /* at most */
+  struct attn_block *blocks;
+  struct attn_piece *pieces; /* dearest first, roughly */
+  int *split;                /* blocks that are split */
+  int n_blocks, n_pieces, n_split, blocks_max, pieces_max;
+};
+
+struct attn_scratch {         /* of one worker; carved from one block of memory */
+  float *q, *acc, *total_acc; /* [lines, width] */
+  float *max, *sum, *total_max, *total_sum;
+  int *lo, *hi, *from, *to; /* [lines] */
+  float *k, *v;             /* [ATTN_TILE, width + TILE_SKEW], a tile expanded to float32 */
+};
+
+struct attn {
+  struct attn_config c;
+  struct attn_layer *layers;
+  int *shape_of; /* [n_layers] */
+  struct attn_store *stores;
+  struct attn_shape *shapes;
+  int n_shapes, n_workers;
+  char *scratch;
+  size_t scratch_bytes; /* of one worker */
+  float *parts;         /* [parts_floats] */
+  size_t parts_floats;
+  float *zero_row; /* stands for every key that nobody sees: zero in every dtype */
+  size_t zero_row_bytes;
+  const struct batch *batch;
+};
+
+/* --- sizes -------------------------------------------------------------------------------------------------------------- */
+
+static int attn_width(int head_dim) { return (int)align_up((size_t)head_dim, ATTN_PAD); }
+
+static size_t attn_row_bytes(enum dtype t, int head_dim) {
+  size_t n_bytes = 0;
+  CHECK(dtype_row_bytes(t, t == DTYPE_Q8_0 ? (size_t)head_dim : (size_t)attn_width(head_dim), &n_bytes));
+  return n_bytes;
+}
+
+size_t attn_slot_bytes(enum dtype kv_dtype, int n_kv, int head_dim) { return 2 * (size_t)n_kv * attn_row_bytes(kv_dtype, head_dim); }
+
+/* Bytes of a layer's keys (its values take the same). */
+static bool attn_store_bytes(const struct attn_config *c, const struct attn_layer *l, size_t *n_bytes) {
+  size_t slots;
+  return !size_mul_overflows((size_t)c->n_pages[l->kind] + 1, (size_t)c->page_tokens, &slots) &&
+         !size_mul_overflows(slots, (size_t)l->n_kv * attn_row_bytes(c->kv_dtype, l->head_dim), n_bytes);
+}
+
+static int attn_rows_per_block(int group, int width) {
+  int lines = MIN(MAX(LINES_PER_ITEM * 256 / width, LINES_PER_ITEM_LEAST), LINES_PER_ITEM);
+  return MAX(lines / group, 1);
+}
+
+static void *attn_carve(char *base, size_t *at, size_t n_bytes) {
+  void *p = base ? base + *at : NULL;
+  *at += align_up(n_bytes, 64);
+  return p;
+}
+
+/* The parts of one worker's scratch; base NULL only counts. */
+static size_t attn_scratch_at(struct attn_scratch *s, char *base, int n_lines, int width) {
+  size_t at = 0, line = sizeof(float) * (size_t)width, n = (size_t)n_lines;
+  s->q = attn_carve(base, &at, n * line);
+  s->acc = attn_carve(base, &at, n * line);
+  s->total_acc = attn_carve(base, &at, n * line);
+  s->k = attn_carve(base, &at, ATTN_TILE * (line + TILE_SKEW * sizeof(float)));
+  s->v = attn_carve(base, &at, ATTN_TILE * (line + TILE_SKEW * sizeof(float)));
+  s->max = attn_carve(base, &at, n * sizeof(float));
+  s->sum = attn_carve(base, &at, n * sizeof(float));
+  s->total_max = attn_carve(base, &at, n * sizeof(float));
+  s->total_sum = attn_carve(base, &at, n * sizeof(float));
+  s->lo = attn_carve(base, &at, n * sizeof(int));
+  s->hi = attn_carve(base, &at, n * sizeof(int));
+  s->from = attn_carve(base, &at, n * sizeof(int));
+  s->to = attn_carve(base, &at, n * sizeof(int));
+  return at;
+}
+
+static size_t attn_layer_scratch(const struct attn_layer *l) {
+  struct attn_scratch s;
+  int width = attn_width(l->head_dim), group = l->n_q / l->n_kv;
+  return attn_scratch_at(&s, NULL, attn_rows_per_block(group, width) * group, width);
+}
+
+/* Floats of one line's state of one segment: max, sum and acc. */
+static size_t attn_part_floats(int width) { return (size_t)width + ATTN_PAD; }
+
+/* A state for each line and segment that a step could have, but no more than PARTS_FLOATS_MOST; none for one thread. */
+static size_t attn_layer_parts(const struct attn_config *c, const struct attn_layer *l) {
+  if (workers_count(c->workers) == 1 || c->tokens_max <= ATTN_SEGMENT) return 0;
+  double all = (double)c->rows_max * l->n_q * div_up(c->tokens_max, ATTN_SEGMENT) * (double)attn_part_floats(attn_width(l->head_dim));
+  return all < PARTS_FLOATS_MOST ? (size_t)all : PARTS_FLOATS_MOST;
+}
+
+static void attn_work_sizes(const struct attn_config *c, size_t *scratch_bytes, size_t *parts_floats, size_t *zero_row_bytes) {
+  *scratch_bytes = *parts_floats = *zero_row_bytes = 0;
+  for (int i = 0; i < c->n_layers; i++) {
+    const struct attn_layer *l = &c->layers[i];
+    *scratch_bytes = MAX(*scratch_bytes, attn_layer_scratch(l));
+    *parts_floats = MAX(*parts_floats, attn_layer_parts(c, l));
+    *zero_row_bytes = MAX(*zero_row_bytes, sizeof(float) * (size_t)attn_width(l->head_dim));
+  }
+}
+
+size_t attn_bytes(const struct attn_config *c) {
+  size_t scratch, parts, zero_row, total, store;
+  attn_work_sizes(c, &scratch, &parts, &zero_row);
+  total = scratch * (size_t)workers_count(c->workers) + parts * sizeof(float) + zero_row;
+  for (int i = 0; i < c->n_layers; i++) {
+    const struct attn_layer *l = &c->layers[i];
+    if (l->owner != i) continue;
+    if (!attn_store_bytes(c, l, &store) || size_add_overflows(total, store, &total) || size_add_overflows(total, store, &total)) {
+      return SIZE_MAX;
+    }
+  }
+  return total;
+}
+
+/* --- open and close ------------------------------------------------------------------------------------------------------ */
+
+static void cpu_close(struct attn *a) {
+  if (!a) return;
+  for (int i = 0; a->stores && i < a->c.n_layers; i++) {
+    mem_big_free(a->stores[i].k, a->stores[i].n_bytes);
+    mem_big_free(a->stores[i].v, a->stores[i].n_bytes);
+  }
+  for (int i = 0; i < a->n_shapes; i++) {
+    free(a->shapes[i].blocks);
+    free(a->shapes[i].pieces);
+    free(a->shapes[i].split);
+  }
+  mem_big_free(a->scratch, a->scratch_bytes * (size_t)a->n_workers);
+  mem_big_free(a->parts, a->parts_floats * sizeof(float));
+  mem_big_free(a->zero_row, a->zero_row_bytes);
+  free(a->shapes);
+  free(a->stores);
+  free(a->shape_of);
+  free(a->layers);
+  free(a);
+}
+
+/* Index of the layer's shape, which is made when it is new. */
+static int attn_shape_for(struct attn *a, const struct attn_layer *l) {
+  int group = l->n_q / l->n_kv, at = 0;
+  for (; at < a->n_shapes; at++) {
+    const struct attn_shape *s = &a->shapes[at];
+    if (s->kind == l->kind && s->n_kv == l->n_kv && s->group == group && s->head_dim == l->head_dim) return at;
+  }
+  struct attn_shape *s = &a->shapes[a->n_shapes++];
+  s->kind = l->kind, s->n_kv = l->n_kv, s->group = group;
+  s->head_dim = l->head_dim, s->width = attn_width(l->head_dim);
+  s->rows_per_block = attn_rows_per_block(group, s->width);
+  /* Smaller blocks and splitting are for few items only: each adds no more than twice ITEMS_PER_THREAD per thread (see the functions below). */
+  int extra = 2 * ITEMS_PER_THREAD * a->n_workers;
+  s->blocks_max = div_up(a->c.rows_max, s->rows_per_block) + extra + a->c.seqs_max + 1;
+  s->pieces_max = s->blocks_max + extra;
+  s->blocks = xcalloc((size_t)s->blocks_max, sizeof *s->blocks);
+  s->pieces = xcalloc((size_t)s->pieces_max, sizeof *s->pieces);
+  s->split = xcalloc((size_t)s->blocks_max, sizeof *s->split);
+  return at;
+}
+
+static int attn_open_store(struct attn *a, int layer, struct err *e) {
+  struct attn_store *s = &a->stores[layer];
+  const struct attn_layer *l = &a->layers[layer];
+  s->row_bytes = attn_row_bytes(a->c.kv_dtype, l->head_dim);
+  if (!attn_store_bytes(&a->c, l, &s->n_bytes)) {
+    return err_set(e, ERR_TOO_LARGE, "attention: the keys of layer %d do not fit into memory: %d pages of %d tokens", layer,
+                   a->c.n_pages[l->kind], a->c.page_tokens);
+  }
+  if (!(s->k = mem_big_alloc(s->n_bytes, "keys", e)) || !(s->v = mem_big_alloc(s->n_bytes, "values", e))) return -1;
+  return 0;
+}
+
+static struct attn *cpu_open(const struct attn_config *c, struct err *e) {
+  if (attn_check(c, e)) return NULL;
+  struct attn *a = xcalloc(1, sizeof *a);
+  size_t n = (size_t)c->n_layers;
+  a->c = *c;
+  a->n_workers = workers_count(c->workers);
+  a->layers = xcalloc(n, sizeof *a->layers);
+  a->shape_of = xcalloc(n, sizeof *a->shape_of);
+  a->stores = xcalloc(n, sizeof *a->stores);
+  a->shapes = xcalloc(n, sizeof *a->shapes);
+  for (int i = 0; i < c->n_layers; i++) {
+    a->layers[i] = c->layers[i];
+    a->shape_of[i] = attn_shape_for(a, &c->layers[i]);
+  }
+  a->c.layers = a->layers;
+  for (int i = 0; i < c->n_layers; i++) {
+    if (a->layers[i].owner == i && attn_open_store(a, i, e)) goto fail;
+  }
+  attn_work_sizes(c, &a->scratch_bytes, &a->parts_floats, &a->zero_row_bytes);
+  if (a->scratch_bytes > 0 && !(a->scratch = mem_big_alloc(a->scratch_bytes * (size_t)a->n_workers, "attention scratch", e))) goto fail;
+  if (a->parts_floats > 0 && !(a->parts = mem_big_alloc(a->parts_floats * sizeof(float), "attention scratch", e))) goto fail;
+  if (a->zero_row_bytes > 0 && !(a->zero_row = mem_big_alloc(a->zero_row_bytes, "attention scratch", e))) goto fail;
+  return a;
+fail:
+  cpu_close(a);
+  return NULL;
+}
+
+/* --- prepare: cutting the step into pieces --------------------------------------------------------------------------------- */
+
+static int segment_of(int pos) { return pos / ATTN_SEGMENT; }
+static int block_segments(const struct attn_block *b) { return b->lo < b->hi ? segment_of(b->hi - 1) - segment_of(b->lo) + 1 : 0; }
+static int64_t block_cost(const struct attn_block *b) { return (int64_t)b->n_rows * (b->hi - b->lo + ATTN_TILE); }
+
+static void attn_add_block(const struct attn *a, struct attn_shape *s, int seq, int row, int n_rows) {
+  CHECK(s->n_blocks < s->blocks_max);
+  const int32_t *lo = a->batch->lo[s->kind], *hi = a->batch->hi[s->kind];
+  struct attn_block *b = &s->blocks[s->n_blocks++];
+  *b = (struct attn_block){.seq = seq, .row = row, .n_rows = n_rows, .lo = INT32_MAX, .part_at = -1};
+  for (int r = row; r < row + n_rows; r++) {
+    if (lo[r] >= hi[r]) continue;
+    b->lo = MIN(b->lo, lo[r]);
+    b->hi = MAX(b->hi, hi[r]);
+  }
+  if (b->hi == 0) b->lo = 0;
+}
+
+/* Blocks from the last row to the first: later rows see more, and dear items should start early. */
+static void attn_cut_blocks(struct attn *a, struct attn_shape *s) {
+  const struct batch *b = a->batch;
+  int wanted = div_up(ITEMS_PER_THREAD * a->n_workers, s->n_kv);
+  int rows = MAX(div_up(b->n_rows, wanted), div_up(LINES_PER_ITEM_LEAST, s->group));
+  if (a->n_workers == 1 || rows > s->rows_per_block) rows = s->rows_per_block;
+  s->n_blocks = 0;
+  int in_sequences = b->n_seqs > 0 ? b->q_start[b->n_seqs] : 0;
+  if (in_sequences < b->n_rows) {
+    for (int r = in_sequences; r < b->n_rows; r += s->rows_per_block) attn_add_block(a, s, -1, r, MIN(b->n_rows - r, s->rows_per_block));
+  }
+  for (int seq = b->n_seqs - 1; seq >= 0; seq--) {
+    int start = b->q_start[seq];
+    for (int end = b->q_start[seq + 1]; end > start; end -= MIN(rows, end - start)) {
+      int n = MIN(rows, end - start);
+      attn_add_block(a, s, seq, end - n, n);
+    }
+  }
+}
+
+/* A block that is dearer than its share of the threads' time is split by segments, while there is room for the states. */
+static int attn_pieces_for(const struct attn *a, const struct attn_shape *s, struct attn_block *b, int64_t total, size_t *parts_used) {
+  int n_segments = block_segments(b);
+  if (a->parts_floats == 0 || n_segments < 2) return 1;
+  int64_t share = total * s->n_kv / (ITEMS_PER_THREAD * a->n_workers) + 1;
+  int n = (int)MIN((int64_t)n_segments, block_cost(b) / share + 1);
+  size_t floats = (size_t)(b->n_rows * s->group) * (size_t)s->n_kv * (size_t)n_segments * attn_part_floats(s->width);
+  if (n < 2 || floats > a->parts_floats - *parts_used) return 1;
+  b->part_at = (ptrdiff_t)*parts_used;
+  *parts_used += floats;
+  return n;
+}
+
+static void attn_cut_pieces(struct attn *a, struct attn_shape *s) {
+  int64_t total = 0;
+  size_t parts_used = 0;
+  s->n_pieces = s->n_split = 0;
+  for (int i = 0; i < s->n_blocks; i++) total += block_cost(&s->blocks[i]);
+  for (int i = 0; i < s->n_blocks; i++) {
+    struct attn_block *b = &s->blocks[i];
+    int n = attn_pieces_for(a, s, b, total, &parts_used), n_segments = block_segments(b), first = segment_of(b->lo);
+    if (b->part_at >= 0) s->split[s->n_split++] = i;
+    for (int p = 0; p < n; p++) {
+      CHECK(s->n_pieces < s->pieces_max);
+      s->pieces[s->n_pieces++] = (struct attn_piece){i, first + n_segments * p / n, first + n_segments * (p + 1) / n};
+    }
+  }
+}
+
+static void cpu_prepare(struct attn *a, const struct batch *b) {
+  CHECK(b->n_rows <= a->c.rows_max && b->n_seqs <= a->c.seqs_max);
+  a->batch = b;
+  for (int i = 0; i < a->n_shapes; i++) {
+    attn_cut_blocks(a, &a->shapes[i]);
+    attn_cut_pieces(a, &a->shapes[i]);
+  }
+}
+
+/* --- run ------------------------------------------------------------------------------------------------------------------- */
+
+struct attn_step { /* what the functions below share during one run */
+  struct attn *a;
+  const struct attn_layer *l;
+  const struct attn_shape *shape;
+  const struct attn_store *store;
+  const struct tensor *q, *k, *v;
+  struct tensor *out;
+  int store_rows; /* rows per item of attn_store_rows */
+};
+
+static size_t attn_row_at(const struct attn_step *st, int64_t page, int head, int offset) {
+  size_t P = (size_t)st->a->c.page_tokens;
+  return (((size_t)page * (size_t)st->l->n_kv + (size_t)head) * P + (size_t)offset) * st->store->row_bytes;
+}
+
+static void attn_store_rows(void *ctx, int item, int worker) {
+  (void)worker;
+  const struct attn_step *st = ctx;
+  const struct attn *a = st->a;
+  const struct batch *b = a->batch;
+  const int d = st->l->head_dim, P = a->c.page_tokens;
+  int first = item * st->store_rows;
+  for (int r = first; r < MIN(first + st->store_rows, b->n_rows); r++) {
+    int64_t slot = b->slot[st->l->kind][r];
+    if (slot == 0) continue;
+    DCHECK(slot >= P && slot / P <= a->c.n_pages[st->l->kind]);
+    for (int h = 0; h < st->l->n_kv; h++) {
+      size_t at = attn_row_at(st, slot / P, h, (int)(slot % P));
+      a->c.kern->attn->store(st->store->k + at, tensor_row(st->k, r) + h * d, a->c.kv_dtype, d);
+      a->c.kern->attn->store(st->store->v + at, tensor_row(st->v, r) + h * d, a->c.kv_dtype, d);
+    }
+  }
+}
+
+struct attn_tile { /* where the rows of a tile's keys and values are */
+  const void *k[ATTN_TILE], *v[ATTN_TILE];
+  int from, to; /* of the tile's keys, those that somebody sees; the others stand at the zero row */
+};
+
+/* Positions [lo, hi) of a sequence, all in one tile. */
+static void attn_find_tile(const struct attn_step *st, int seq, int head, int lo, int hi, struct attn_tile *t) {
+  const struct attn *a = st->a;
+  const int P = a->c.page_tokens;
+  const int32_t *pages = a->batch->page[st->l->kind] + (size_t)seq * (size_t)a->batch->pages_max;
+  int page = lo / P, offset = lo % P;
+  size_t at = 0;
+  t->from = lo % ATTN_TILE, t->to = t->from + hi - lo;
+  for (int j = 0; j < ATTN_TILE; j++) t->k[j] = t->v[j] = a->zero_row;
+  for (int j = t->from; j < t->to; j++, offset++, at += st->store->row_bytes) {
+    if (offset == P) page++, offset = 0;
+    if (offset == 0 || j == t->from) {
+      DCHECK(pages[page] > 0 && pages[page] <= a->c.n_pages[st->l->kind]);
+      at = attn_row_at(st, pages[page], head, offset);
+    }
+    t->k[j] = st->store->k + at;
+    t->v[j] = st->store->v + at;
+  }
+}
+
+static void attn_expand_tile(const struct attn_step *st, const struct attn_scratch *s, struct attn_tile *t) {
+  const struct attn_kern *kern = st->a->c.kern->attn;
+  const int width = st->shape->width;
+  for (int j = t->from; j < t->to; j++) {
+    float *key = s->k + j * (width + TILE_SKEW), *value = s->v + j * (width + TILE_SKEW);
+    kern->expand(key, t->k[j], st->a->c.kv_dtype, width);
+    kern->expand(value, t->v[j], st->a->c.kv_dtype, width);
+    t->k[j] = key, t->v[j] = value;
+  }
+}
+
+/* The lines' states over the keys of one segment. */
+static void attn_segment(const struct attn_step *st, const struct attn_scratch *s, const struct attn_block *b, int head, int segment,
+                         const struct attn_lines *lines) {
+  const struct attn *a = st->a;
+  const struct attn_kern *kern = a->c.kern->attn;
+  const bool expand = a->c.kv_dtype != DTYPE_F32 && lines->n >= kern->expand_lines;
+  const int start = segment * ATTN_SEGMENT;
+  const int lo = MAX(b->lo, start), hi = b->hi - start < ATTN_SEGMENT ? b->hi : start + ATTN_SEGMENT;
+  struct attn_tile tiles[2]; /* this one and the next */
+  for (int i = 0; i < lines->n; i++) lines->max[i] = -INFINITY, lines->sum[i] = 0;
+  memset(lines->acc, 0, sizeof(float) * (size_t)lines->n * (size_t)lines->head_dim);
+  attn_find_tile(st, b->seq, head, lo, MIN(hi, (lo / ATTN_TILE + 1) * ATTN_TILE), &tiles[0]);
+  for (int at = lo / ATTN_TILE * ATTN_TILE, i = 0; at < hi; at += ATTN_TILE, i ^= 1) {
+    struct attn_tile *t = &tiles[i], *next = &tiles[i ^ 1];
+    const struct attn_ahead ahead = {next->k, next->v, st->store->row_bytes};
+    const bool last = at + ATTN_TILE >= hi;
+    if (!last) attn_find_tile(st, b->seq, head, at + ATTN_TILE, MIN(hi, at + 2 * ATTN_TILE), next);
+    if (expand) attn_expand_tile(st, s, t);
+    for (int l = 0; l < lines->n; l++) {
+      s->from[l] = MAX(s->lo[l] - at, 0);
+      s->to[l] = MIN(s->hi[l] - at, ATTN_TILE);
+    }
+    kern->tile(lines, s->from, s->to, expand ? DTYPE_F32 : a->c.kv_dtype, t->k, t->v, last ? NULL : &ahead);
+  }
+}
+
+static struct attn_scratch attn_scratch_of(const struct attn_step *st, int worker) {
+  struct attn_scratch s;
+  const struct attn_shape *shape = st->shape;
+  attn_scratch_at(&s, st->a->scratch + st->a->scratch_bytes * (size_t)worker, shape->rows_per_block * shape->group, shape->width);
+  return s;
+}
+
+/* Intervals of a block's lines, row by row. */
+static void attn_load_lines(const struct attn_step *st, const struct attn_scratch *s, const struct attn_block *b) {
+  const struct batch *batch = st->a->batch;
+  const int group = st->shape->group;
+  for (int i = 0; i < b->n_rows * group; i++) {
+    s->lo[i] = batch->lo[st->l->kind][b->row + i / group];
+    s->hi[i] = batch->hi[st->l->kind][b->row + i / group];
+  }
+}
+
+static void attn_load_q(const struct attn_step *st, const struct attn_scratch *s, const struct attn_block *b, int head) {
+  const int group = st->shape->group, width = st->shape->width, d = st->l->head_dim;
+  for (int i = 0; i < b->n_rows * group; i++) {
+    float *q = s->q + (size_t)i * (size_t)width;
+    st->a->c.kern->attn->load_q(q, tensor_row(st->q, b->row + i / group) + (head * group + i % group) * d, st->l->scale, d);
+    for (int j = d; j < width; j++) q[j] = 0;
+  }
+}
+
+static bool line_sees(const struct attn_scratch *s, int i, int segment) {
+  return s->lo[i] < s->hi[i] && segment_of(s->lo[i]) <= segment && segment <= segment_of(s->hi[i] - 1);
+}
+
+/* Totals of a block, one segment's states after the other. */
+static void attn_begin_total(const struct attn_scratch *s, int n_lines, int width) {
+  for (int i = 0; i < n_lines; i++) s->total_max[i] = -INFINITY, s->total_sum[i] = 0;
+  memset(s->total_acc, 0, sizeof(float) * (size_t)n_lines * (size_t)width);
+}
+static void attn_fold(const struct attn_step *st, const struct attn_scratch *s, const struct attn_lines *lines, int segment) {
+  const int width = lines->head_dim;
+  for (int i = 0; i < lines->n; i++) {
+    if (!line_sees(s, i, segment)) continue;
+    st->a->c.kern->attn->merge(&s->total_max[i], &s->total_sum[i], s->total_acc + (size_t)i * (size_t)width, lines->max[i], lines->sum[i],
+                               lines->acc + (size_t)i * (size_t)width, width);
+  }
+}
+static void attn_end_total(const struct attn_step *st, const struct attn_scratch *s, const struct attn_block *b, int head) {
+  const int group = st->shape->group, width = st->shape->width, d = st->l->head_dim;
+  for (int i = 0; i < b->n_rows * group; i++) {
+    float *out = tensor_row(st->out, b->row + i / group) + (head * group + i % group) * d;
+    if (s->lo[i] < s->hi[i]) st->a->c.kern->attn->finish(out, s->total_acc + (size_t)i * (size_t)width, s->total_sum[i], d);
+    else memset(out, 0, sizeof(float) * (size_t)d);
+  }
+}
+
+/* States of a split block's lines for one key head and segment, in parts. */
+static struct attn_lines attn_part(const struct attn_step *st, const struct attn_block *b, int head, int segment, float *q) {
+  const int width = st->shape->width, n_segments = block_segments(b);
+  struct attn_lines lines = {.n = b->n_rows * st->shape->group, .head_dim = width, .q = q};
+  size_t floats = (size_t)lines.n * attn_part_floats(width);
+  lines.acc = st->a->parts + b->part_at + ((size_t)head * (size_t)n_segments + (size_t)(segment - segment_of(b->lo))) * floats;
+  lines.max = lines.acc + (size_t)lines.n * (size_t)width;
+  lines.sum = lines.max + lines.n;
+  return lines;
+}
+
+static void attn_do_piece(void *ctx, int item, int worker) {
+  const struct attn_step *st = ctx;
+  const struct attn_piece *piece = &st->shape->pieces[item / st->shape->n_kv];
+  const struct attn_block *b = &st->shape->blocks[piece->block];
+  const int head = item % st->shape->n_kv;
+  struct attn_scratch s = attn_scratch_of(st, worker);
+  struct attn_lines lines = {b->n_rows * st->shape->group, st->shape->width, s.q, s.acc, s.max, s.sum};
+  attn_load_lines(st, &s, b);
+  if (b->lo < b->hi) attn_load_q(st, &s, b, head);
+  if (b->part_at >= 0) {
+    for (int segment = piece->segment; segment < piece->segment_end; segment++) {
+      struct attn_lines part = attn_part(st, b, head, segment, s.q);
+      attn_segment(st, &s, b, head, segment, &part);
+    }
+    return;
+  }
+  attn_begin_total(&s, lines.n, lines.head_dim);
+  for (int segment = piece->segment; segment < piece->segment_end; segment++) {
+    attn_segment(st, &s, b, head, segment, &lines);
+    attn_fold(st, &s, &lines, segment);
+  }
+  attn_end_total(st, &s, b, head);
+}
+
+static void attn_join_split(void *ctx, int item, int worker) {
+  const struct attn_step *st = ctx;
+  const struct attn_block *b = &st->shape->blocks[st->shape->split[item / st->shape->n_kv]];
+  const int head = item % st->shape->n_kv, first = segment_of(b->lo);
+  struct attn_scratch s = attn_scratch_of(st, worker);
+  attn_load_lines(st, &s, b);
+  attn_begin_total(&s, b->n_rows * st->shape->group, st->shape->width);
+  for (int segment = first; segment < first + block_segments(b); segment++) {
+    struct attn_lines part = attn_part(st, b, head, segment, NULL);
+    attn_fold(st, &s, &part, segment);
+  }
+  attn_end_total(st, &s, b, head);
+}
+
+static void cpu_run(struct attn *a, int layer, const struct tensor *q, const struct tensor *k, const struct tensor *v, struct tensor *out) {
+  const struct attn_layer *l = &a->layers[layer];
+  const int n_rows = a->batch->n_rows;
+  CHECK((k != NULL) == (l->owner == layer) && (v != NULL) == (k != NULL));
+  CHECK(q->cols == l->n_q * l->head_dim && out->cols == q->cols && q->rows >= n_rows && out->rows >= n_rows);
+  CHECK(!k || (k->cols == l->n_kv * l->head_dim && v->cols == k->cols && k->rows >= n_rows && v->rows >= n_rows));
+  struct attn_step st = {.a = a, .l = l, .shape = &a->shapes[a->shape_of[layer]], .store = &a->stores[l->owner]};
+  st.q = q, st.k = k, st.v = v, st.out = out;
+  if (k) {
+    bool spread = a->n_workers > 1 && n_rows > 1 && (int64_t)n_rows * k->cols >= SPREAD_STORE_ELEMS;
+    st.store_rows = spread ? div_up(n_rows, ITEMS_PER_THREAD * a->n_workers) : n_rows;
+    if (spread) workers_run(a->c.workers, attn_store_rows, &st, div_up(n_rows, st.store_rows));
+    else attn_store_rows(&st, 0, 0);
+  }
+  workers_run(a->c.workers, attn_do_piece, &st, st.shape->n_pieces * st.shape->n_kv);
+  if (st.shape->n_split > 0) workers_run(a->c.workers, attn_join_split, &st, st.shape->n_split * st.shape->n_kv);
+}
+
+const struct attn_ops attn_cpu_ops = {.name = "cpu", .open = cpu_open, .close = cpu_close, .prepare = cpu_prepare, .run = cpu_run};

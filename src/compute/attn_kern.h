@@ -1,0 +1,50 @@
+/* attn_kern.h — the kernels of attn_cpu.c for one instruction set.
+ *
+ * A line is one query head of one row. Its running state over the keys of a segment is the usual one of online softmax:
+ *   max   greatest score so far         sum   Σ exp(score - max)         acc   Σ exp(score - max) v
+ * tile() takes up to ATTN_TILE keys into the state of several lines. Rules, so that a line's bits are its own:
+ *   1. A score is summed in lanes over head_dim by one fixed tree, the same for any number of lines.
+ *   2. Keys enter sum and acc in ascending order; a key outside [from, to) of a line is not even multiplied by 0 (its value may be a NaN).
+ *   3. Rows of keys and values in any dtype give the bits that their float32 copies would give: every conversion is exact.
+ * head_dim here is padded to a multiple of ATTN_PAD; the padding of q, k, v is zero.
+ */
+#ifndef CYGNET_ATTN_KERN_H
+#define CYGNET_ATTN_KERN_H
+
+#include "compute/attn.h"
+
+enum { ATTN_PAD = 16 };
+
+struct attn_lines {
+  int n, head_dim;
+  float *q, *acc;   /* [n, head_dim]; q is already multiplied by the scale */
+  float *max, *sum; /* [n]; -INFINITY and 0 at the start of a segment */
+};
+
+struct attn_ahead {                /* rows of the tile after this one, to be fetched from memory meanwhile */
+  const void *const *k, *const *v; /* [ATTN_TILE] */
+  size_t row_bytes;
+};
+
+struct attn_kern {
+  int expand_lines; /* from so many lines on, keys and values are better expanded to float32 before tile() */
+
+  /* k, v [ATTN_TILE]: rows of the tile's keys and values in the given dtype. Entries outside the widest [from, to) must be readable and finite.
+   * from, to [n]: what each line sees of the tile; from >= to leaves the line as it is. ahead may be NULL. */
+  void (*tile)(const struct attn_lines *s, const int *from, const int *to, enum dtype t, const void *const *k, const void *const *v,
+               const struct attn_ahead *ahead);
+  /* (max, sum, acc) becomes what it would be with the later segment (seg_max, seg_sum, seg_acc) behind it. n is padded. */
+  void (*merge)(float *max, float *sum, float *acc, float seg_max, float seg_sum, const float *seg_acc, int n);
+  void (*finish)(float *out, const float *acc, float sum, int n);   /* out = acc / sum; n is not padded */
+  void (*load_q)(float *q, const float *src, float scale, int n);   /* q = src * scale; n is not padded */
+  void (*expand)(float *out, const void *row, enum dtype t, int n); /* n is padded */
+  void (*store)(void *row, const float *src, enum dtype t, int n);  /* as dtype_from_f32, bit for bit; n is not padded */
+};
+
+extern const struct attn_kern attnk_ref;
+#if defined(__x86_64__)
+extern const struct attn_kern attnk_avx2;
+extern const struct attn_kern attnk_avx512;
+#endif
+
+#endif

@@ -1,0 +1,18 @@
+/* attnk_avx512.c — the attention kernels of the avx512 level. */
+#if defined(__x86_64__)
+#include "compute/vec_avx512.h"
+
+#include "compute/attnk_impl.h"
+
+const struct attn_kern attnk_avx512 = {
+    .expand_lines = 12,
+    .tile = ak_tile,
+    .merge = ak_merge,
+    .finish = ak_finish,
+    .load_q = ak_load_q,
+    .expand = ak_expand,
+    .store = ak_store,
+};
+#else
+typedef int attnk_avx512_is_for_x86_64;
+#endif

@@ -1,0 +1,327 @@
+/* cpu.c — device.h on the CPU: one short function per operation.
+ *
+ * An operation whose rows are independent is a struct cpu_job: a function over a rectangle [row, row_end) × [col, col_end) and what it needs.
+ * cpu_spread cuts the rectangle over the workers when there is enough to do. Where it cuts changes no bit: kernels work row by row, and those that
+ * are cut by columns work number by number.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "compute/device.h"
+
+enum {
+  SPREAD_ELEMS = 16 << 10, /* numbers whose arithmetic is worth a fork-join */
+  ITEMS_PER_WORKER = 4,
+  COLS_PER_ITEM_LEAST = 4096, /* a multiple of every vector, and several cache lines */
+  ROPE_ELEM_COST = 8,         /* a sine and a cosine, in plain numbers' arithmetic */
+};
+
+struct cpu_block { /* memory that alloc gave out; tensors change their rows, so their sizes are kept here */
+  void *data;
+  size_t n_bytes;
+};
+
+struct cpu {
+  struct device device;
+  struct gemm_scratch gemm;
+  struct cpu_block *blocks;
+  int n_blocks, blocks_cap;
+};
+
+struct cpu_job {
+  void (*fn)(const struct cpu_job *j, int row, int row_end, int col, int col_end);
+  const struct kern *kern;
+  const struct tensor *y, *x, *up;
+  const float *w;
+  float f; /* eps, factor or cap */
+  enum act act;
+  int groups;
+  const struct weight *table;
+  const struct rope_table *rope;
+  const int32_t *ids; /* tokens, positions or rows */
+  int rows, cols, rows_per_item, cols_per_item;
+};
+
+static struct cpu *cpu_of(struct device *d) { return (struct cpu *)d; }
+
+static void cpu_job_item(void *ctx, int item, int worker) {
+  (void)worker;
+  const struct cpu_job *j = ctx;
+  int across = div_up(j->cols, j->cols_per_item);
+  int row = item / across * j->rows_per_item, col = item % across * j->cols_per_item;
+  j->fn(j, row, MIN(row + j->rows_per_item, j->rows), col, MIN(col + j->cols_per_item, j->cols));
+}
+
+/* cost: arithmetic per number, 1 = that of an addition or two. by_cols: the function can do part of a row. */
+static void cpu_spread(struct device *d, struct cpu_job *j, int rows, int cols, int cost, bool by_cols) {
+  int n_workers = workers_count(d->workers);
+  j->kern = d->kern;
+  j->rows = j->rows_per_item = rows;
+  j->cols = j->cols_per_item = cols;
+  if (rows < 1 || cols < 1) return;
+  if (n_workers == 1 || (int64_t)rows * cols * cost < SPREAD_ELEMS || (rows == 1 && !by_cols)) {
+    j->fn(j, 0, rows, 0, cols);
+    return;
+  }
+  j->rows_per_item = div_up(rows, ITEMS_PER_WORKER * n_workers);
+  if (by_cols && rows < ITEMS_PER_WORKER * n_workers) {
+    int wanted = div_up(ITEMS_PER_WORKER * n_workers, rows);
+    j->cols_per_item = (int)align_up((size_t)div_up(cols, wanted), COLS_PER_ITEM_LEAST);
+  }
+  workers_run(d->workers, cpu_job_item, j, div_up(rows, j->rows_per_item) * div_up(cols, j->cols_per_item));
+}
+
+/* --- life --------------------------------------------------------------------------------------------------------------- */
+
+static void cpu_close(struct device *d) {
+  if (!d) return;
+  struct cpu *c = cpu_of(d);
+  for (int i = 0; i < c->n_blocks; i++) mem_big_free(c->blocks[i].data, c->blocks[i].n_bytes);
+  free(c->blocks);
+  mem_big_free(c->gemm.data, c->gemm.n_bytes);
+  workers_delete(d->workers);
+  free(c);
+}
+
+static struct device *cpu_open(const struct device_config *config, struct err *e) {
+  struct cpu *c = xcalloc(1, sizeof *c);
+  c->device.ops = &device_cpu_ops;
+  c->device.kern = kern_select(config->isa, e);
+  if (!c->device.kern) goto fail;
+  c->device.workers = workers_new(config->n_threads, e);
+  if (!c->device.workers) goto fail;
+  c->gemm.rows_max = config->rows_max;
+  c->gemm.cols_max = config->cols_max;
+  c->gemm.n_workers = workers_count(c->device.workers);
+  c->gemm.n_bytes = gemm_scratch_bytes(config->rows_max, config->cols_max, c->gemm.n_workers);
+  if (c->gemm.n_bytes > 0 && !(c->gemm.data = mem_big_alloc(c->gemm.n_bytes, "scratch of products", e))) goto fail;
+  return &c->device;
+fail:
+  cpu_close(&c->device);
+  return NULL;
+}
+
+/* --- memory ------------------------------------------------------------------------------------------------------------- */
+
+static int cpu_alloc(struct device *d, struct tensor *t, int rows, int cols, const char *what, struct err *e) {
+  struct cpu *c = cpu_of(d);
+  CHECK(rows >= 0 && cols >= 0);
+  *t = (struct tensor){.dtype = DTYPE_F32, .rows = rows, .cols = cols, .row_bytes = align_up((size_t)cols * sizeof(float), 64)};
+  size_t n_bytes;
+  if (size_mul_overflows((size_t)rows, t->row_bytes, &n_bytes))
+    return err_set(e, ERR_TOO_LARGE, "%s: %d x %d numbers are too many", what, rows, cols);
+  if (n_bytes == 0) return 0;
+  t->data = mem_big_alloc(n_bytes, what, e);
+  if (!t->data) return -1;
+  if (c->n_blocks == c->blocks_cap) {
+    c->blocks_cap = MAX(2 * c->blocks_cap, 64);
+    c->blocks = xrealloc(c->blocks, (size_t)c->blocks_cap * sizeof *c->blocks);
+  }
+  c->blocks[c->n_blocks++] = (struct cpu_block){t->data, n_bytes};
+  return 0;
+}
+
+static void cpu_free(struct device *d, struct tensor *t) {
+  struct cpu *c = cpu_of(d);
+  for (int i = c->n_blocks - 1; t->data && i >= 0; i--) {
+    if (c->blocks[i].data != t->data) continue;
+    mem_big_free(t->data, c->blocks[i].n_bytes);
+    c->blocks[i] = c->blocks[--c->n_blocks];
+    t->data = NULL;
+  }
+  CHECK(!t->data); /* not from alloc, or only a part of what alloc gave */
+  *t = (struct tensor){0};
+}
+
+static int cpu_weight_bind(struct device *d, struct weight *w, const char *name, struct err *e) {
+  w->packed = NULL;
+  w->packed_bytes = 0;
+  w->layout = 0;
+  if (!gemm_supports(d->kern, w->dtype, w->cols, e)) return err_prefix(e, "tensor %s", name);
+  size_t n_bytes = gemm_packed_bytes(d->kern, w);
+  if (n_bytes == 0) return 0;
+  w->packed = mem_big_alloc(n_bytes, name, e);
+  if (!w->packed) return -1;
+  w->packed_bytes = n_bytes;
+  gemm_pack(d->kern, d->workers, w);
+  return 0;
+}
+
+static void cpu_weight_free(struct device *d, struct weight *w) {
+  (void)d;
+  mem_big_free(w->packed, w->packed_bytes);
+  *w = (struct weight){0};
+}
+
+/* rotated: which part of the pairs rotates, 1 = all. */
+static int cpu_rope_init(struct device *d, struct rope_table *t, int head_dim, double theta, double factor, double rotated, struct err *e) {
+  int half = head_dim / 2, rows = cpu_of(d)->gemm.rows_max;
+  *t = (struct rope_table){.head_dim = head_dim, .theta = theta, .factor = factor, .n_rotated = (int)(rotated * half)};
+  if (head_dim < 2 || head_dim % 2 != 0 || !(theta > 0) || !(factor > 0) || !(rotated >= 0 && rotated <= 1)) {
+    return err_set(e, ERR_UNSUPPORTED, "rope: expected an even width, theta and factor above 0, part from 0 to 1; found %d, %g, %g, %g",
+                   head_dim, theta, factor, rotated);
+  }
+  if (d->ops->alloc(d, &t->cos, rows, half, "rope", e) || d->ops->alloc(d, &t->sin, rows, half, "rope", e)) {
+    d->ops->rope_free(d, t);
+    return -1;
+  }
+  t->inv_freq = xcalloc((size_t)half, sizeof *t->inv_freq);
+  for (int i = 0; i < t->n_rotated; i++) t->inv_freq[i] = (float)(pow(theta, -2.0 * i / head_dim) / factor);
+  return 0;
+}
+
+static void cpu_rope_free(struct device *d, struct rope_table *t) {
+  cpu_free(d, &t->cos);
+  cpu_free(d, &t->sin);
+  free(t->inv_freq);
+  *t = (struct rope_table){0};
+}
+
+/* --- arithmetic --------------------------------------------------------------------------------------------------------- */
+
+static void embed_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  (void)col;
+  const struct weight *t = j->table;
+  for (int r = row; r < row_end; r++) {
+    CHECK(j->ids[r] >= 0 && j->ids[r] < t->rows);
+    dtype_to_f32(t->dtype, (const char *)t->source + (size_t)j->ids[r] * t->row_bytes, tensor_row(j->y, r), (size_t)col_end);
+    if (j->f != 1) j->kern->scale(tensor_row(j->y, r), tensor_row(j->y, r), j->f, col_end);
+  }
+}
+static void cpu_embed(struct device *d, struct tensor *y, const struct weight *table, const int32_t *ids, float scale) {
+  CHECK(y->cols == table->cols);
+  struct cpu_job j = {.fn = embed_rows, .y = y, .table = table, .ids = ids, .f = scale};
+  cpu_spread(d, &j, y->rows, y->cols, 4, false);
+}
+
+static void cpu_linear(struct device *d, int n_w, const struct weight *const *w, struct tensor *const *y, const struct tensor *x) {
+  for (int i = 0; i < n_w; i++) CHECK(w[i]->cols == x->cols && y[i]->cols == w[i]->rows && y[i]->rows == x->rows);
+  CHECK(x->rows <= cpu_of(d)->gemm.rows_max && x->cols <= cpu_of(d)->gemm.cols_max);
+  gemm(d->kern, d->workers, &cpu_of(d)->gemm, n_w, w, y, x);
+}
+
+static void rmsnorm_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  (void)col, (void)col_end;
+  int n = j->x->cols / j->groups;
+  for (int r = row; r < row_end; r++) {
+    for (int g = 0; g < j->groups; g++) j->kern->rmsnorm(tensor_row(j->y, r) + g * n, tensor_row(j->x, r) + g * n, j->w, n, j->f);
+  }
+}
+static void cpu_rmsnorm(struct device *d, struct tensor *y, const struct tensor *x, const float *w, int groups, float eps) {
+  CHECK(y->cols == x->cols && y->rows >= x->rows && groups > 0 && x->cols % groups == 0);
+  struct cpu_job j = {.fn = rmsnorm_rows, .y = y, .x = x, .w = w, .groups = groups, .f = eps};
+  cpu_spread(d, &j, x->rows, x->cols, 1, false);
+}
+
+static void add_rmsnorm_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  (void)col;
+  for (int r = row; r < row_end; r++) j->kern->add_rmsnorm(tensor_row(j->y, r), tensor_row(j->x, r), j->w, col_end, j->f);
+}
+static void cpu_add_rmsnorm(struct device *d, struct tensor *y, const struct tensor *x, const float *w, float eps) {
+  CHECK(y->cols == x->cols && y->rows >= x->rows);
+  struct cpu_job j = {.fn = add_rmsnorm_rows, .y = y, .x = x, .w = w, .f = eps};
+  cpu_spread(d, &j, x->rows, x->cols, 1, false);
+}
+
+static void add_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  for (int r = row; r < row_end; r++) j->kern->add(tensor_row(j->y, r) + col, tensor_row(j->x, r) + col, col_end - col);
+}
+static void cpu_add(struct device *d, struct tensor *y, const struct tensor *x) {
+  CHECK(y->cols == x->cols && y->rows >= x->rows);
+  struct cpu_job j = {.fn = add_rows, .y = y, .x = x};
+  cpu_spread(d, &j, x->rows, x->cols, 1, true);
+}
+
+static void scale_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  for (int r = row; r < row_end; r++) j->kern->scale(tensor_row(j->y, r) + col, tensor_row(j->x, r) + col, j->f, col_end - col);
+}
+static void cpu_scale(struct device *d, struct tensor *y, const struct tensor *x, float s) {
+  CHECK(y->cols == x->cols && y->rows >= x->rows);
+  struct cpu_job j = {.fn = scale_rows, .y = y, .x = x, .f = s};
+  cpu_spread(d, &j, x->rows, x->cols, 1, true);
+}
+
+static void gated_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  for (int r = row; r < row_end; r++) {
+    j->kern->gated(tensor_row(j->y, r) + col, tensor_row(j->x, r) + col, tensor_row(j->up, r) + col, j->act, col_end - col);
+  }
+}
+static void cpu_gated(struct device *d, struct tensor *y, const struct tensor *gate, const struct tensor *up, enum act act) {
+  CHECK(y->cols == gate->cols && up->cols == gate->cols && y->rows >= gate->rows && up->rows >= gate->rows);
+  struct cpu_job j = {.fn = gated_rows, .y = y, .x = gate, .up = up, .act = act};
+  cpu_spread(d, &j, gate->rows, gate->cols, 4, true);
+}
+
+static void rope_step_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  (void)col;
+  for (int r = row; r < row_end; r++) {
+    float *cos = tensor_row(&j->rope->cos, r), *sin = tensor_row(&j->rope->sin, r), p = (float)j->ids[r];
+    for (int i = 0; i < col_end; i++) sincosf(p * j->rope->inv_freq[i], &sin[i], &cos[i]);
+  }
+}
+static void cpu_rope_step(struct device *d, struct rope_table *t, const int32_t *pos, int rows) {
+  CHECK(rows <= cpu_of(d)->gemm.rows_max);
+  t->cos.rows = t->sin.rows = rows;
+  struct cpu_job j = {.fn = rope_step_rows, .rope = t, .ids = pos};
+  cpu_spread(d, &j, rows, t->head_dim / 2, ROPE_ELEM_COST, false);
+}
+
+static void rope_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  (void)col;
+  const struct rope_table *t = j->rope;
+  for (int r = row; r < row_end; r++) {
+    float *x = tensor_row(j->y, r);
+    for (int c = 0; c < col_end; c += t->head_dim) j->kern->rope(x + c, tensor_row(&t->cos, r), tensor_row(&t->sin, r), t->head_dim);
+  }
+}
+static void cpu_rope(struct device *d, struct tensor *x, const struct rope_table *t) {
+  CHECK(x->cols % t->head_dim == 0 && x->rows <= t->cos.rows);
+  struct cpu_job j = {.fn = rope_rows, .y = x, .rope = t};
+  cpu_spread(d, &j, x->rows, x->cols, 1, false);
+}
+
+static void softcap_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  for (int r = row; r < row_end; r++) j->kern->softcap(tensor_row(j->y, r) + col, tensor_row(j->x, r) + col, j->f, col_end - col);
+}
+static void cpu_softcap(struct device *d, struct tensor *y, const struct tensor *x, float cap) {
+  CHECK(y->cols == x->cols && y->rows >= x->rows);
+  struct cpu_job j = {.fn = softcap_rows, .y = y, .x = x, .f = cap};
+  cpu_spread(d, &j, x->rows, x->cols, 4, true);
+}
+
+static void gather_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  (void)col;
+  for (int r = row; r < row_end; r++) {
+    CHECK(j->ids[r] >= 0 && j->ids[r] < j->x->rows);
+    memcpy(tensor_row(j->y, r), tensor_row(j->x, j->ids[r]), sizeof(float) * (size_t)col_end);
+  }
+}
+static void cpu_gather(struct device *d, struct tensor *y, const struct tensor *x, const int32_t *rows) {
+  CHECK(y->cols == x->cols && y->data != x->data);
+  struct cpu_job j = {.fn = gather_rows, .y = y, .x = x, .ids = rows};
+  cpu_spread(d, &j, y->rows, y->cols, 1, false);
+}
+
+const struct device_ops device_cpu_ops = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .weight_bind = cpu_weight_bind,
+    .weight_free = cpu_weight_free,
+    .rope_init = cpu_rope_init,
+    .rope_free = cpu_rope_free,
+    .embed = cpu_embed,
+    .linear = cpu_linear,
+    .rmsnorm = cpu_rmsnorm,
+    .add_rmsnorm = cpu_add_rmsnorm,
+    .add = cpu_add,
+    .scale = cpu_scale,
+    .gated = cpu_gated,
+    .rope_step = cpu_rope_step,
+    .rope = cpu_rope,
+    .softcap = cpu_softcap,
+    .gather = cpu_gather,
+};

@@ -1,0 +1,722 @@
+/* t_attn.c — every attention backend against the float64 oracle, and against itself by other roads, bit for bit.
+ *
+ * A world is a few layers and a few sequences whose q, k and v are functions of (layer, sequence, position). A road is a way of computing the same
+ * world: backend, kernels, threads, page size, chunks, company. Whatever the road, out[sequence][position] must be the same.
+ * Every slot that no row has written holds NaN, and so does every page that has left its window.
+ */
+#include "test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "compute/attn.h"
+
+enum { LAYERS_MOST = 4, SEQS_MOST = 4 };
+
+struct world {
+  struct attn_layer layers[LAYERS_MOST];
+  int n_layers, n_seqs, len[SEQS_MOST];
+  int quiet[SEQS_MOST]; /* rows before this see nothing: they only write */
+  int window;
+  enum dtype kv_dtype;
+  uint64_t seed;
+};
+
+struct road {
+  const struct attn_ops *ops;
+  const struct kern *kern;
+  struct workers *workers;
+  int page, chunk; /* chunk 0 = each step another size */
+  bool together;   /* all sequences in each step, else one after the other */
+  int n_padding;   /* rows of no sequence behind each step */
+  uint64_t seed;   /* of page ids and chunk sizes */
+};
+
+struct run { /* one road being walked */
+  const struct world *w;
+  const struct road *road;
+  struct attn *attn;
+  struct batch b;
+  struct tensor q, k, v, out;
+  int rows_max, pages_max;
+  int32_t *pages[KV_KINDS]; /* [n_seqs, pages_max]: what will be or is used */
+  int32_t *dropped;         /* [n_seqs]: sliding pages of each that have been given back */
+  int done[SEQS_MOST];
+  uint64_t rand;
+};
+
+static int widest(const struct world *w, bool keys) {
+  int n = 1;
+  for (int i = 0; i < w->n_layers; i++) n = MAX(n, (keys ? w->layers[i].n_kv : w->layers[i].n_q) * w->layers[i].head_dim);
+  return n;
+}
+static int longest(const struct world *w) {
+  int n = 1;
+  for (int s = 0; s < w->n_seqs; s++) n = MAX(n, w->len[s]);
+  return n;
+}
+/* First row of a layer's results for one sequence in the array of all. */
+static size_t result_at(const struct world *w, int layer, int seq, int pos) {
+  size_t at = 0;
+  for (int i = 0; i < w->n_layers; i++) {
+    size_t cols = (size_t)(w->layers[i].n_q * w->layers[i].head_dim);
+    for (int s = 0; s < w->n_seqs; s++) {
+      if (i == layer && s == seq) return at + (size_t)pos * cols;
+      at += (size_t)w->len[s] * cols;
+    }
+  }
+  return at;
+}
+static size_t n_results(const struct world *w) { return result_at(w, -1, 0, 0); }
+
+/* Numbers of variance 1 that belong to (layer, sequence, position, what). */
+static void fill(const struct world *w, int layer, int seq, int pos, int what, float *x, int n) {
+  uint64_t state = w->seed ^ ((uint64_t)layer << 56 | (uint64_t)seq << 48 | (uint64_t)what << 40 | (uint64_t)pos);
+  test_rand(&state);
+  for (int i = 0; i < n; i += 2) {
+    uint64_t r = test_rand(&state);
+    x[i] = ((float)(r >> 40) - 0x1p23f) * (1.7320508f * 0x1p-23f);
+    if (i + 1 < n) x[i + 1] = ((float)(r & 0xffffff) - 0x1p23f) * (1.7320508f * 0x1p-23f);
+  }
+}
+
+static struct tensor new_tensor(int rows, int cols) {
+  struct tensor t = {.dtype = DTYPE_F32, .rows = rows, .cols = cols, .row_bytes = align_up((size_t)cols * sizeof(float), 64)};
+  t.data = xcalloc((size_t)rows, t.row_bytes);
+  return t;
+}
+static void reshape(struct tensor *t, int cols) { t->cols = cols, t->row_bytes = align_up((size_t)cols * sizeof(float), 64); }
+
+static void new_batch(struct batch *b, int rows_max, int seqs_max, int pages_max) {
+  memset(b, 0, sizeof *b);
+  b->rows_max = rows_max, b->seqs_max = seqs_max, b->pages_max = pages_max;
+  b->token = xcalloc((size_t)rows_max, sizeof *b->token);
+  b->pos = xcalloc((size_t)rows_max, sizeof *b->pos);
+  b->seq = xcalloc((size_t)rows_max, sizeof *b->seq);
+  b->q_start = xcalloc((size_t)seqs_max + 1, sizeof *b->q_start);
+  for (int kind = 0; kind < KV_KINDS; kind++) {
+    b->lo[kind] = xcalloc((size_t)rows_max, sizeof *b->lo[kind]);
+    b->hi[kind] = xcalloc((size_t)rows_max, sizeof *b->hi[kind]);
+    b->slot[kind] = xcalloc((size_t)rows_max, sizeof *b->slot[kind]);
+    b->page[kind] = xcalloc((size_t)seqs_max * (size_t)pages_max, sizeof *b->page[kind]);
+  }
+}
+static void free_batch(struct batch *b) {
+  free(b->token);
+  free(b->pos);
+  free(b->seq);
+  free(b->q_start);
+  for (int kind = 0; kind < KV_KINDS; kind++) {
+    free(b->lo[kind]);
+    free(b->hi[kind]);
+    free(b->slot[kind]);
+    free(b->page[kind]);
+  }
+}
+
+/* Write NaN into n slots of one kind through rows that see nothing. */
+static void poison(struct run *r, enum kv_kind kind, const int64_t *slots, int n) {
+  const float garbage = r->w->kv_dtype == DTYPE_Q8_0 ? INFINITY : NAN; /* an infinite scale times 0 is a NaN too */
+  struct batch *b = &r->b;
+  for (int at = 0; at < n; at += r->rows_max) {
+    b->n_rows = MIN(n - at, r->rows_max);
+    b->n_seqs = 0;
+    for (int i = 0; i < b->n_rows; i++) {
+      for (int j = 0; j < KV_KINDS; j++) b->lo[j][i] = b->hi[j][i] = 0, b->slot[j][i] = 0;
+      b->slot[kind][i] = slots[at + i];
+    }
+    r->road->ops->prepare(r->attn, b);
+    for (int layer = 0; layer < r->w->n_layers; layer++) {
+      const struct attn_layer *l = &r->w->layers[layer];
+      if (l->owner != layer || l->kind != kind) continue;
+      reshape(&r->q, l->n_q * l->head_dim), reshape(&r->out, l->n_q * l->head_dim);
+      reshape(&r->k, l->n_kv * l->head_dim), reshape(&r->v, l->n_kv * l->head_dim);
+      for (int i = 0; i < b->n_rows; i++) {
+        for (int c = 0; c < r->k.cols; c++) tensor_row(&r->k, i)[c] = tensor_row(&r->v, i)[c] = garbage;
+      }
+      r->road->ops->run(r->attn, layer, &r->q, &r->k, &r->v, &r->out);
+    }
+  }
+}
+
+static void poison_page(struct run *r, enum kv_kind kind, int32_t page) {
+  int64_t slots[256];
+  for (int i = 0; i < r->road->page; i++) slots[i] = (int64_t)page * r->road->page + i;
+  poison(r, kind, slots, r->road->page);
+}
+
+static void begin(struct run *r, const struct world *w, const struct road *road) {
+  memset(r, 0, sizeof *r);
+  r->w = w, r->road = road, r->rand = road->seed;
+  r->pages_max = div_up(longest(w), road->page);
+  int total = 0;
+  for (int s = 0; s < w->n_seqs; s++) total += w->len[s];
+  r->rows_max = MAX(total + road->n_padding, 16);
+  int n_pages = r->pages_max * w->n_seqs + 2;
+  struct attn_config c = {.layers = w->layers, .n_layers = w->n_layers, .kv_dtype = w->kv_dtype, .page_tokens = road->page};
+  c.rows_max = r->rows_max, c.seqs_max = w->n_seqs, c.tokens_max = longest(w);
+  c.n_pages[KV_FULL] = c.n_pages[KV_SLIDING] = n_pages;
+  c.kern = road->kern, c.workers = road->workers;
+  struct err e = {0};
+  r->attn = road->ops->open(&c, &e);
+  if (!r->attn) fail_msg("%s", e.msg);
+  new_batch(&r->b, r->rows_max, w->n_seqs, r->pages_max);
+  r->q = new_tensor(r->rows_max, widest(w, false)), r->out = new_tensor(r->rows_max, widest(w, false));
+  r->k = new_tensor(r->rows_max, widest(w, true)), r->v = new_tensor(r->rows_max, widest(w, true));
+  r->dropped = xcalloc((size_t)w->n_seqs, sizeof *r->dropped);
+  for (int kind = 0; kind < KV_KINDS; kind++) { /* a random one-to-one choice of page ids */
+    int32_t *ids = xcalloc((size_t)n_pages, sizeof *ids);
+    for (int i = 0; i < n_pages; i++) {
+      int j = test_rand_int(&r->rand, 0, i);
+      ids[i] = ids[j];
+      ids[j] = i + 1;
+    }
+    r->pages[kind] = ids;
+    for (int i = 1; i <= n_pages; i++) poison_page(r, (enum kv_kind)kind, i);
+  }
+}
+
+static void end(struct run *r) {
+  r->road->ops->close(r->attn);
+  free_batch(&r->b);
+  free(r->q.data);
+  free(r->k.data);
+  free(r->v.data);
+  free(r->out.data);
+  free(r->dropped);
+  for (int kind = 0; kind < KV_KINDS; kind++) free(r->pages[kind]);
+}
+
+static void add_row(struct run *r, int seq, int pos) {
+  struct batch *b = &r->b;
+  int i = b->n_rows++, P = r->road->page;
+  b->seq[i] = seq, b->pos[i] = pos;
+  for (int kind = 0; kind < KV_KINDS; kind++) {
+    bool sees = pos >= r->w->quiet[seq];
+    b->lo[kind][i] = sees && kind == KV_SLIDING ? (int32_t)kv_window_lo(pos, r->w->window) : 0;
+    b->hi[kind][i] = sees ? pos + 1 : 0;
+    b->slot[kind][i] = (int64_t)r->pages[kind][seq * r->pages_max + pos / P] * P + pos % P;
+  }
+}
+
+/* Rows of one step; false when all is done. */
+static bool fill_step(struct run *r) {
+  struct batch *b = &r->b;
+  b->n_rows = b->n_seqs = 0;
+  int of[SEQS_MOST];
+  for (int s = 0; s < r->w->n_seqs; s++) {
+    int left = r->w->len[s] - r->done[s];
+    if (left == 0 || (!r->road->together && b->n_seqs > 0)) continue;
+    int n = r->road->chunk ? r->road->chunk : test_rand_int(&r->rand, 1, 40);
+    n = MIN(n, left);
+    b->q_start[b->n_seqs] = b->n_rows;
+    for (int kind = 0; kind < KV_KINDS; kind++) { /* the table ends where the step ends; what has left the window is 0 */
+      for (int p = 0; p < r->pages_max; p++) {
+        bool held = p * r->road->page < r->done[s] + n && (kind == KV_FULL || p >= r->dropped[s]);
+        b->page[kind][b->n_seqs * r->pages_max + p] = held ? r->pages[kind][s * r->pages_max + p] : 0;
+      }
+    }
+    for (int i = 0; i < n; i++) add_row(r, s, r->done[s] + i);
+    for (int i = 0; i < n; i++) b->seq[b->n_rows - n + i] = b->n_seqs;
+    of[b->n_seqs++] = s;
+    r->done[s] += n;
+  }
+  b->q_start[b->n_seqs] = b->n_rows;
+  if (b->n_seqs == 0) return false;
+  b->n_out = 0;
+  for (int i = 0; i < b->n_seqs; i++) { /* remember which sequence this is */
+    for (int row = b->q_start[i]; row < b->q_start[i + 1]; row++) b->token[row] = of[i];
+  }
+  for (int i = 0; i < r->road->n_padding; i++) {
+    int row = b->n_rows++;
+    b->seq[row] = 0, b->pos[row] = 0, b->token[row] = -1;
+    for (int kind = 0; kind < KV_KINDS; kind++) b->lo[kind][row] = b->hi[kind][row] = 0, b->slot[kind][row] = 0;
+  }
+  return true;
+}
+
+static void do_layer(struct run *r, int layer, float *results) {
+  const struct attn_layer *l = &r->w->layers[layer];
+  const struct batch *b = &r->b;
+  reshape(&r->q, l->n_q * l->head_dim), reshape(&r->out, l->n_q * l->head_dim);
+  reshape(&r->k, l->n_kv * l->head_dim), reshape(&r->v, l->n_kv * l->head_dim);
+  for (int i = 0; i < b->n_rows; i++) {
+    if (b->token[i] < 0) {
+      for (int c = 0; c < r->q.cols; c++) tensor_row(&r->q, i)[c] = NAN;
+      for (int c = 0; c < r->k.cols; c++) tensor_row(&r->k, i)[c] = tensor_row(&r->v, i)[c] = NAN;
+      continue;
+    }
+    fill(r->w, layer, b->token[i], b->pos[i], 1, tensor_row(&r->q, i), r->q.cols);
+    fill(r->w, layer, b->token[i], b->pos[i], 2, tensor_row(&r->k, i), r->k.cols);
+    fill(r->w, layer, b->token[i], b->pos[i], 3, tensor_row(&r->v, i), r->v.cols);
+  }
+  memset(r->out.data, 0xff, r->out.row_bytes * (size_t)r->rows_max);
+  bool owns = l->owner == layer;
+  r->road->ops->run(r->attn, layer, &r->q, owns ? &r->k : NULL, owns ? &r->v : NULL, &r->out);
+  for (int i = 0; i < b->n_rows; i++) {
+    const float *out = tensor_row(&r->out, i);
+    if (b->token[i] >= 0) {
+      memcpy(results + result_at(r->w, layer, b->token[i], b->pos[i]), out, sizeof(float) * (size_t)r->out.cols);
+    } else {
+      for (int c = 0; c < r->out.cols; c++) assert_true(out[c] == 0);
+    }
+  }
+}
+
+/* Give back sliding pages wholly below the window of the next row, and fill them with NaN. */
+static void drop_pages(struct run *r) {
+  for (int s = 0; s < r->w->n_seqs; s++) {
+    int64_t lo = kv_window_lo(r->done[s], r->w->window);
+    for (; r->w->window && ((int64_t)r->dropped[s] + 1) * r->road->page <= lo; r->dropped[s]++) {
+      poison_page(r, KV_SLIDING, r->pages[KV_SLIDING][s * r->pages_max + r->dropped[s]]);
+    }
+  }
+}
+
+static float *walk(const struct world *w, const struct road *road) {
+  float *results = xcalloc(n_results(w) + 1, sizeof *results);
+  struct run r;
+  begin(&r, w, road);
+  while (fill_step(&r)) {
+    road->ops->prepare(r.attn, &r.b);
+    for (int layer = 0; layer < w->n_layers; layer++) do_layer(&r, layer, results);
+    drop_pages(&r);
+  }
+  end(&r);
+  return results;
+}
+
+/* --- helpers of the tests ------------------------------------------------------------------------------------------------ */
+
+static struct workers *pools[4]; /* by number of threads; [1] stays NULL = none */
+
+static const struct kern *levels[4];
+static int n_levels;
+
+static int start(void **state) {
+  (void)state;
+  struct err e = {0};
+  for (int i = 2; i < 4; i++) {
+    pools[i] = workers_new(i, &e);
+    if (!pools[i]) fail_msg("%s", e.msg);
+  }
+  static const enum isa isas[] = {ISA_REF, ISA_AVX2, ISA_AVX512};
+  for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+    if (kern_available(isas[i])) levels[n_levels++] = kern_select(isas[i], &e);
+  }
+  printf("levels:");
+  for (int i = 0; i < n_levels; i++) printf(" %s", levels[i]->name);
+  printf("\n");
+  return 0;
+}
+static int stop(void **state) {
+  (void)state;
+  for (int i = 2; i < 4; i++) workers_delete(pools[i]);
+  return 0;
+}
+
+/* Four layers: full, sliding, and one of each that reads theirs with other queries. */
+static struct world new_world(int n_kv, int group, int head_dim, int window, enum dtype kv_dtype, uint64_t seed) {
+  struct world w = {.n_layers = 4, .n_seqs = 1, .window = window, .kv_dtype = kv_dtype, .seed = seed};
+  float scale = 1.5f / sqrtf((float)head_dim);
+  w.layers[0] = (struct attn_layer){KV_FULL, n_kv * group, n_kv, head_dim, scale, 0};
+  w.layers[1] = (struct attn_layer){KV_SLIDING, n_kv * group, n_kv, head_dim, scale, 1};
+  w.layers[2] = (struct attn_layer){KV_SLIDING, n_kv, n_kv, head_dim, scale, 1};
+  w.layers[3] = (struct attn_layer){KV_FULL, 2 * n_kv, n_kv, head_dim, scale, 0};
+  return w;
+}
+
+static double worst_max, worst_l2;
+static void expect_near(const struct world *w, const float *got, const float *want, const char *what) {
+  double rel_max, rel_l2;
+  size_t n = n_results(w);
+  test_compare(got, want, n, &rel_max, &rel_l2);
+  size_t n_set = 0; /* rows that see nothing make the rms small */
+  for (size_t i = 0; i < n; i++) n_set += want[i] != 0;
+  rel_max *= sqrt((double)n_set / (double)n);
+  worst_max = MAX(worst_max, rel_max), worst_l2 = MAX(worst_l2, rel_l2);
+  if (!(rel_max < 2e-5 && rel_l2 < 2e-6)) {
+    fail_msg("%s: head_dim %d, group %d, window %d, %s: rel_max %g, rel_l2 %g", what, w->layers[0].head_dim,
+             w->layers[0].n_q / w->layers[0].n_kv, w->window, dtype_info(w->kv_dtype)->name, rel_max, rel_l2);
+  }
+}
+static void expect_same(const struct world *w, const float *got, const float *want, const char *what) {
+  if (!memcmp(got, want, n_results(w) * sizeof(float))) return;
+  for (int layer = 0; layer < w->n_layers; layer++) {
+    for (int s = 0; s < w->n_seqs; s++) {
+      for (int pos = 0; pos < w->len[s]; pos++) {
+        size_t at = result_at(w, layer, s, pos), n = (size_t)(w->layers[layer].n_q * w->layers[layer].head_dim);
+        for (size_t i = 0; i < n; i++) {
+          if (!memcmp(got + at + i, want + at + i, 4)) continue;
+          fail_msg("%s: layer %d sequence %d position %d number %zu: %a, expected %a", what, layer, s, pos, i, (double)got[at + i],
+                   (double)want[at + i]);
+        }
+      }
+    }
+  }
+}
+
+static const enum dtype kv_dtypes[] = {DTYPE_BF16, DTYPE_F32, DTYPE_F16, DTYPE_Q8_0};
+static const int page_sizes[] = {1, 2, 4, 16, 128};
+
+/* --- tests ----------------------------------------------------------------------------------------------------------------- */
+
+/* Softmax over two keys by hand. */
+static void two_keys_by_hand(void **state) {
+  (void)state;
+  struct world w = {.n_layers = 1, .n_seqs = 1, .len = {2}, .kv_dtype = DTYPE_F32, .seed = 4};
+  w.layers[0] = (struct attn_layer){KV_FULL, 1, 1, 16, 0.5f, 0};
+  float q[16], k[2][16], v[2][16];
+  fill(&w, 0, 0, 1, 1, q, 16);
+  double s[2] = {0, 0};
+  for (int j = 0; j < 2; j++) {
+    fill(&w, 0, 0, j, 2, k[j], 16), fill(&w, 0, 0, j, 3, v[j], 16);
+    for (int i = 0; i < 16; i++) s[j] += 0.5 * (double)q[i] * (double)k[j][i];
+  }
+  double p = 1 / (1 + exp(s[0] - s[1]));
+  for (int level = -1; level < n_levels; level++) {
+    struct road road = {.ops = level < 0 ? &attn_ref_ops : &attn_cpu_ops, .kern = level < 0 ? NULL : levels[level], .page = 1, .chunk = 2};
+    float *out = walk(&w, &road);
+    for (int i = 0; i < 16; i++) {
+      assert_float_equal(out[i], v[0][i], 1e-6);
+      assert_true(fabs((double)out[16 + i] - (1 - p) * (double)v[0][i] - p * (double)v[1][i]) < 1e-6);
+    }
+    free(out);
+  }
+}
+
+/* Every head width with every group, everything else at random. */
+static void all_geometries_match_the_oracle(void **state) {
+  (void)state;
+  static const int head_dims[] = {12, 16, 64, 72, 128, 256, 512}, groups[] = {1, 2, 4, 8};
+  uint64_t rand = 11;
+  int n = 0;
+  for (size_t d = 0; d < ARRAY_LEN(head_dims); d++) {
+    for (size_t g = 0; g < ARRAY_LEN(groups); g++) {
+      for (size_t t = 0; t < ARRAY_LEN(kv_dtypes); t++) {
+        if (kv_dtypes[t] == DTYPE_Q8_0 && head_dims[d] % 32 != 0) continue;
+        int page = page_sizes[test_rand_int(&rand, 0, 4)];
+        int window = test_rand_int(&rand, 1, MIN(2 * page + 1, 70));
+        if (test_rand_int(&rand, 0, 4) == 0) window = 40;
+        int n_kv = head_dims[d] * groups[g] > 512 ? 1 : test_rand_int(&rand, 1, 3);
+        struct world w = new_world(n_kv, groups[g], head_dims[d], window, kv_dtypes[t], test_rand(&rand));
+        w.n_seqs = test_rand_int(&rand, 1, 3);
+        for (int s = 0; s < w.n_seqs; s++) w.len[s] = test_rand_int(&rand, 1, head_dims[d] > 128 ? 26 : 50);
+        struct road road = {.ops = &attn_ref_ops, .page = 16, .chunk = 1000, .together = true};
+        float *want = walk(&w, &road);
+        road.ops = &attn_cpu_ops;
+        for (int level = 0; level < n_levels; level++, n++) {
+          road.kern = levels[level], road.page = page, road.workers = pools[1 + n % 3];
+          road.chunk = test_rand_int(&rand, 0, 3) ? 0 : 1000, road.together = test_rand(&rand) & 1;
+          road.n_padding = test_rand_int(&rand, 0, 3), road.seed = test_rand(&rand);
+          float *got = walk(&w, &road);
+          expect_near(&w, got, want, road.kern->name);
+          free(got);
+        }
+        free(want);
+      }
+    }
+  }
+  printf("%d worlds, worst difference %.2g of the rms, %.2g in L2\n", n, worst_max, worst_l2);
+}
+
+/* All windows around the page size, chunk by chunk. */
+static void all_windows_match_the_oracle(void **state) {
+  (void)state;
+  uint64_t rand = 12;
+  for (size_t p = 0; p < 4; p++) {
+    for (int window = 0; window <= 2 * page_sizes[p] + 1; window++) {
+      struct world w = new_world(1, 2, 16, window, kv_dtypes[window % 3], test_rand(&rand));
+      w.len[0] = MAX(3 * window, 20);
+      struct road road = {.ops = &attn_ref_ops, .page = page_sizes[p], .chunk = test_rand_int(&rand, 1, 9)};
+      float *want = walk(&w, &road);
+      road.ops = &attn_cpu_ops;
+      for (int level = 0; level < n_levels; level++) {
+        road.kern = levels[level], road.chunk = test_rand_int(&rand, 1, 9), road.seed = test_rand(&rand);
+        float *got = walk(&w, &road);
+        expect_near(&w, got, want, road.kern->name);
+        free(got);
+      }
+      free(want);
+    }
+  }
+}
+
+/* One world by many roads. */
+static void expect_one_answer(const struct world *w, const struct kern *kern, int n_roads, uint64_t *rand) {
+  struct road road = {.ops = &attn_cpu_ops, .kern = kern, .page = 16, .chunk = 1 << 20};
+  float *want = walk(w, &road);
+  static const int chunks[] = {1, 2, 3, 5, 7, 17, 32, 33, 64, 0, 1 << 20};
+  for (int i = 0; i < n_roads; i++) {
+    road.page = page_sizes[test_rand_int(rand, 0, 4)];
+    road.chunk = chunks[i % (int)ARRAY_LEN(chunks)];
+    road.together = i & 1;
+    road.workers = pools[1 + i % 3];
+    road.n_padding = test_rand_int(rand, 0, 2);
+    road.seed = test_rand(rand);
+    float *got = walk(w, &road);
+    char what[128];
+    snprintf(what, sizeof what, "%s, page %d, chunk %d, together %d, threads %d", kern->name, road.page, road.chunk, road.together,
+             workers_count(road.workers));
+    expect_same(w, got, want, what);
+    free(got);
+  }
+  free(want);
+}
+
+static void every_road_gives_the_same_bits(void **state) {
+  (void)state;
+  uint64_t rand = 13;
+  for (int level = 0; level < n_levels; level++) {
+    for (int i = 0; i < 5; i++) {
+      static const int head_dims[] = {64, 12, 32, 256, 128, 72};
+      enum dtype t = kv_dtypes[i % 4];
+      int head_dim = head_dims[i % 6];
+      if (t == DTYPE_Q8_0 && head_dim % 32 != 0) head_dim = 32;
+      struct world w = new_world(test_rand_int(&rand, 1, 2), test_rand_int(&rand, 1, 6), head_dim, test_rand_int(&rand, 1, 80), t,
+                                 test_rand(&rand));
+      w.n_seqs = 3;
+      for (int s = 0; s < 3; s++) w.len[s] = test_rand_int(&rand, 1, 70);
+      expect_one_answer(&w, levels[level], 11, &rand);
+    }
+  }
+}
+
+/* Contexts of several segments, so that blocks are split over threads; the window of 700 crosses one. */
+static void long_contexts(void **state) {
+  (void)state;
+  uint64_t rand = 14;
+  for (int i = 0; i < 4; i++) {
+    struct world w = new_world(1 + i % 2, 1 + i, i == 3 ? 12 : 32, 700, kv_dtypes[i], test_rand(&rand));
+    w.kv_dtype = i == 3 ? DTYPE_F32 : w.kv_dtype;
+    w.n_seqs = 2;
+    w.len[0] = 2 * ATTN_SEGMENT + test_rand_int(&rand, 1, 600), w.len[1] = test_rand_int(&rand, 1, 40);
+    if (i == 2) w.len[0] = ATTN_SEGMENT + w.window + 9; /* the windows of some of a block's rows begin in the second segment */
+    w.quiet[0] = w.len[0] - 19;
+    struct road road = {.ops = &attn_ref_ops, .page = 16, .chunk = 1 << 20};
+    float *want = walk(&w, &road);
+    for (int level = 0; level < n_levels; level++) {
+      road = (struct road){.ops = &attn_cpu_ops, .kern = levels[level], .page = 16, .chunk = 1 << 20};
+      float *whole = walk(&w, &road);
+      expect_near(&w, whole, want, levels[level]->name);
+      for (int threads = 1; threads < 4; threads++) {
+        road.workers = pools[threads], road.chunk = threads == 2 ? 300 : 0, road.page = 128, road.together = threads & 1;
+        float *got = walk(&w, &road);
+        expect_same(&w, got, whole, levels[level]->name);
+        free(got);
+      }
+      free(whole);
+    }
+    free(want);
+  }
+}
+
+/* A row whose own key is a NaN spoils itself and later rows that see it, no earlier one, and no row whose window is past it. */
+static void nan_stays_with_those_who_see_it(void **state) {
+  (void)state;
+  for (int level = 0; level < n_levels; level++) {
+    const struct attn_layer layer = {KV_SLIDING, 1, 1, 16, 0.25f, 0};
+    struct attn_config c = {.layers = &layer, .n_layers = 1, .kv_dtype = DTYPE_F32, .page_tokens = 16, .rows_max = 16, .seqs_max = 1};
+    c.n_pages[KV_SLIDING] = 1, c.tokens_max = 16, c.kern = levels[level];
+    struct err e = {0};
+    struct attn *a = attn_cpu_ops.open(&c, &e);
+    assert_non_null(a);
+    struct batch b;
+    new_batch(&b, 16, 1, 1);
+    struct tensor q = new_tensor(16, 16), k = new_tensor(16, 16), v = new_tensor(16, 16), out = new_tensor(16, 16);
+    b.n_rows = 16, b.n_seqs = 1, b.q_start[1] = 16, b.page[KV_SLIDING][0] = 1;
+    for (int i = 0; i < 16; i++) {
+      b.pos[i] = i, b.lo[KV_SLIDING][i] = (int32_t)kv_window_lo(i, 3), b.hi[KV_SLIDING][i] = i + 1, b.slot[KV_SLIDING][i] = 16 + i;
+      for (int d = 0; d < 16; d++) {
+        tensor_row(&q, i)[d] = 1, tensor_row(&k, i)[d] = (float)i;
+        tensor_row(&v, i)[d] = i == 6 ? NAN : 1;
+      }
+    }
+    attn_cpu_ops.prepare(a, &b);
+    attn_cpu_ops.run(a, 0, &q, &k, &v, &out);
+    for (int i = 0; i < 16; i++) {
+      for (int d = 0; d < 16; d++) assert_int_equal(isnan(tensor_row(&out, i)[d]), i >= 6 && i < 9);
+    }
+    free(q.data);
+    free(k.data);
+    free(v.data);
+    free(out.data);
+    free_batch(&b);
+    attn_cpu_ops.close(a);
+  }
+}
+
+/* Great scores of both signs: no overflow, and the sum stays 1 where all values are 1. */
+static void great_scores(void **state) {
+  (void)state;
+  for (int level = 0; level < n_levels; level++) {
+    struct world w = new_world(1, 4, 64, 9, DTYPE_F32, 5);
+    for (int i = 0; i < 4; i++) w.layers[i].scale = 100;
+    w.len[0] = 60;
+    struct road road = {.ops = &attn_ref_ops, .page = 4, .chunk = 7};
+    float *want = walk(&w, &road);
+    road.ops = &attn_cpu_ops, road.kern = levels[level];
+    float *got = walk(&w, &road);
+    double rel_max, rel_l2;
+    test_compare(got, want, n_results(&w), &rel_max, &rel_l2);
+    assert_true(rel_l2 < 1e-3); /* scores of some 1000 carry float32 errors of 1e-4 */
+    free(want);
+    free(got);
+  }
+}
+
+static void kernels_convert_exactly(void **state) {
+  (void)state;
+  uint64_t rand = 15;
+  for (int level = 0; level < n_levels; level++) {
+    const struct attn_config c = {.kern = levels[level]};
+    assert_non_null(c.kern->attn);
+  }
+  /* Through the interface: a single visible key gives its own value back, exactly as dtype_to_f32 would read it. */
+  for (size_t t = 0; t < ARRAY_LEN(kv_dtypes); t++) {
+    for (int level = 0; level < n_levels; level++) {
+      for (int i = 0; i < 40; i++) {
+        int d = 32 * test_rand_int(&rand, 1, 4);
+        const struct attn_layer layer = {KV_FULL, 1, 1, d, 0.25f, 0};
+        struct attn_config c = {.layers = &layer, .n_layers = 1, .kv_dtype = kv_dtypes[t], .page_tokens = 1, .rows_max = 1, .seqs_max = 1};
+        c.n_pages[KV_FULL] = 1, c.tokens_max = 1, c.kern = levels[level];
+        struct err e = {0};
+        struct attn *a = attn_cpu_ops.open(&c, &e);
+        assert_non_null(a);
+        struct batch b;
+        new_batch(&b, 1, 1, 1);
+        struct tensor q = new_tensor(1, d), k = new_tensor(1, d), v = new_tensor(1, d), out = new_tensor(1, d);
+        b.n_rows = 1, b.n_seqs = 1, b.q_start[1] = 1, b.page[KV_FULL][0] = 1, b.hi[KV_FULL][0] = 1, b.slot[KV_FULL][0] = 1;
+        for (int j = 0; j < d; j++) {
+          /* exponents over the whole range of the type, subnormal halves included */
+          float x = ldexpf(test_rand_normal(&rand), test_rand_int(&rand, kv_dtypes[t] == DTYPE_F16 ? -26 : -60, 14));
+          tensor_row(&v, 0)[j] = x, tensor_row(&k, 0)[j] = -x, tensor_row(&q, 0)[j] = 0;
+        }
+        float want[128];
+        unsigned char raw[512];
+        dtype_from_f32(kv_dtypes[t], tensor_row(&v, 0), raw, (size_t)d);
+        dtype_to_f32(kv_dtypes[t], raw, want, (size_t)d);
+        attn_cpu_ops.prepare(a, &b);
+        attn_cpu_ops.run(a, 0, &q, &k, &v, &out);
+        for (int j = 0; j < d; j++) assert_true(tensor_row(&out, 0)[j] == want[j]);
+        free(q.data);
+        free(k.data);
+        free(v.data);
+        free(out.data);
+        free_batch(&b);
+        attn_cpu_ops.close(a);
+      }
+    }
+  }
+}
+
+static void expect_refusal(struct attn_config c, const char *word) {
+  const struct attn_ops *backends[] = {&attn_cpu_ops, &attn_ref_ops};
+  for (size_t i = 0; i < ARRAY_LEN(backends); i++) {
+    struct err e = {0};
+    struct attn *a = backends[i]->open(&c, &e);
+    assert_null(a);
+    if (!strstr(e.msg, word)) fail_msg("'%s' does not mention '%s'", e.msg, word);
+  }
+}
+
+static void bad_configurations_are_refused(void **state) {
+  (void)state;
+  struct attn_layer layers[2] = {{KV_FULL, 4, 2, 64, 1, 0}, {KV_FULL, 4, 2, 64, 1, 0}}, *l = layers;
+  struct attn_config c = {.layers = layers, .n_layers = 2, .kv_dtype = DTYPE_BF16, .page_tokens = 4, .rows_max = 4, .seqs_max = 1};
+  c.tokens_max = 64, c.n_pages[KV_FULL] = 16, c.kern = levels[0];
+  struct err e = {0};
+  struct attn *a = attn_cpu_ops.open(&c, &e);
+  assert_non_null(a);
+  attn_cpu_ops.close(a);
+  l[0].n_q = 3, expect_refusal(c, "layer 0"), l[0].n_q = 4;
+  l[1].owner = 2, expect_refusal(c, "layer 1"), l[1].owner = 0;
+  l[1].head_dim = 32, expect_refusal(c, "layer 1"), l[1].head_dim = 64;
+  l[1].kind = KV_SLIDING, expect_refusal(c, "layer 1"), l[1].kind = KV_FULL;
+  l[0].head_dim = 0, expect_refusal(c, "head width"), l[0].head_dim = 64;
+  c.kv_dtype = DTYPE_Q4_0, expect_refusal(c, "Q4_0");
+  c.kv_dtype = DTYPE_Q8_0, l[0].head_dim = l[1].head_dim = 72, expect_refusal(c, "multiple of 32"), l[0].head_dim = l[1].head_dim = 64;
+  c.page_tokens = 0, expect_refusal(c, "pages of 0"), c.page_tokens = 4;
+  c.n_pages[KV_FULL] = -1, expect_refusal(c, "pages"), c.n_pages[KV_FULL] = 16;
+  c.n_pages[KV_FULL] = INT32_MAX - 1, c.page_tokens = INT32_MAX, l[0].n_kv = l[0].n_q = l[1].n_kv = l[1].n_q = 1 << 16;
+  expect_refusal(c, "fit");
+  assert_true(attn_bytes(&c) == SIZE_MAX);
+}
+
+static void memory_shortage_is_an_error(void **state) {
+  (void)state;
+  struct world w = new_world(1, 2, 16, 5, DTYPE_BF16, 3);
+  struct attn_config c = {.layers = w.layers, .n_layers = 4, .kv_dtype = DTYPE_BF16, .page_tokens = 4, .rows_max = 4, .seqs_max = 1};
+  c.tokens_max = 4000, c.n_pages[KV_FULL] = c.n_pages[KV_SLIDING] = 16, c.kern = levels[0], c.workers = pools[2];
+  for (int backend = 0; backend < 2; backend++) {
+    const struct attn_ops *ops = backend ? &attn_ref_ops : &attn_cpu_ops;
+    int n = 1;
+    for (;; n++) {
+      struct err e = {0};
+      mem_fail_after(n);
+      struct attn *a = ops->open(&c, &e);
+      bool pending = mem_fail_pending();
+      mem_fail_after(0);
+      if (a) ops->close(a);
+      if (pending) break;
+      assert_null(a);
+      assert_int_equal(e.code, ERR_NO_MEMORY);
+    }
+    assert_true(n > 4);
+  }
+}
+
+static void nothing_is_allocated_after_open(void **state) {
+  (void)state;
+  struct world w = new_world(1, 2, 16, 5, DTYPE_BF16, 3);
+  w.len[0] = 30;
+  struct road road = {.ops = &attn_cpu_ops, .kern = levels[n_levels - 1], .page = 4, .chunk = 7, .workers = pools[2]};
+  struct run r;
+  float *results = xcalloc(n_results(&w), sizeof *results);
+  begin(&r, &w, &road);
+  while (fill_step(&r)) {
+    mem_guard_begin("attention");
+    road.ops->prepare(r.attn, &r.b);
+    for (int layer = 0; layer < w.n_layers; layer++) do_layer(&r, layer, results);
+    mem_guard_end();
+  }
+  end(&r);
+  free(results);
+}
+
+static void sizes(void **state) {
+  (void)state;
+  assert_int_equal(attn_slot_bytes(DTYPE_BF16, 1, 256), 1024);
+  assert_int_equal(attn_slot_bytes(DTYPE_F32, 2, 64), 1024);
+  assert_int_equal(attn_slot_bytes(DTYPE_Q8_0, 1, 64), 2 * 68);
+  assert_int_equal(attn_slot_bytes(DTYPE_F16, 1, 12), 64); /* padded to 16 */
+  struct world w = new_world(1, 2, 64, 5, DTYPE_BF16, 3);
+  struct attn_config c = {.layers = w.layers, .n_layers = 4, .kv_dtype = DTYPE_BF16, .page_tokens = 4, .rows_max = 4, .seqs_max = 1};
+  c.tokens_max = 64, c.n_pages[KV_FULL] = 15, c.n_pages[KV_SLIDING] = 31;
+  size_t few = attn_bytes(&c);
+  c.n_pages[KV_FULL] += 10;
+  assert_int_equal(attn_bytes(&c) - few, 10 * 4 * attn_slot_bytes(DTYPE_BF16, 1, 64)); /* one of the two full layers owns */
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(two_keys_by_hand),
+    cmocka_unit_test(all_geometries_match_the_oracle),
+    cmocka_unit_test(all_windows_match_the_oracle),
+    cmocka_unit_test(every_road_gives_the_same_bits),
+    cmocka_unit_test(long_contexts),
+    cmocka_unit_test(nan_stays_with_those_who_see_it),
+    cmocka_unit_test(great_scores),
+    cmocka_unit_test(kernels_convert_exactly),
+    cmocka_unit_test(bad_configurations_are_refused),
+    cmocka_unit_test(memory_shortage_is_an_error),
+    cmocka_unit_test(nothing_is_allocated_after_open),
+    cmocka_unit_test(sizes),
+};
+
+int main(void) {
+  const char *filter = getenv("CYGNET_TEST_FILTER");
+  if (filter && *filter) cmocka_set_test_filter(filter);
+  return cmocka_run_group_tests(tests, start, stop) ? 1 : 0;
+}

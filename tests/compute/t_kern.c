@@ -1,0 +1,306 @@
+/* t_kern.c — every level's elementwise kernels against double arithmetic, for all lengths, up against inaccessible pages. */
+#include "test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "compute/kern.h"
+
+enum { N_MOST = 1153 };
+
+static const struct kern *levels[4];
+static int n_levels;
+
+static int start(void **state) {
+  (void)state;
+  static const enum isa isas[] = {ISA_REF, ISA_AVX2, ISA_AVX512};
+  struct err e = {0};
+  for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+    if (kern_available(isas[i])) levels[n_levels++] = kern_select(isas[i], &e);
+  }
+  return 0;
+}
+
+/* Arrays of exactly n floats whose next byte is out of bounds. */
+struct arrays {
+  float *x, *w, *y, *before;
+  int n;
+};
+static struct arrays new_arrays(int n, uint64_t *rand, float size) {
+  size_t n_bytes = sizeof(float) * (size_t)n;
+  struct arrays a = {test_guard_alloc(n_bytes), test_guard_alloc(n_bytes), test_guard_alloc(n_bytes), test_guard_alloc(n_bytes), n};
+  for (int i = 0; i < n; i++) {
+    a.x[i] = size * test_rand_normal(rand), a.w[i] = test_rand_normal(rand), a.y[i] = test_rand_normal(rand);
+    a.before[i] = a.y[i];
+  }
+  return a;
+}
+static void free_arrays(struct arrays *a) {
+  size_t n_bytes = sizeof(float) * (size_t)a->n;
+  test_guard_free(a->x, n_bytes);
+  test_guard_free(a->w, n_bytes);
+  test_guard_free(a->y, n_bytes);
+  test_guard_free(a->before, n_bytes);
+}
+
+static double worst;
+/* |got - want| <= rel |want| + abs */
+static void expect(const struct kern *k, const char *what, int n, int i, float got, double want, double rel, double abs_tolerance) {
+  double d = fabs((double)got - want);
+  worst = MAX(worst, d / (fabs(want) + abs_tolerance / rel));
+  if (!(d <= rel * fabs(want) + abs_tolerance)) fail_msg("%s %s n %d at %d: %.9g, expected %.9g", k->name, what, n, i, (double)got, want);
+}
+
+static int length(int i) {
+  static const int more[] = {127, 128, 129, 256, 640, 1000, 1152, N_MOST};
+  return i <= 70 ? i : more[i - 71];
+}
+#define FOR_EACH_LENGTH(level, n)                                                                                                          \
+  for (int level = 0; level < n_levels; level++)                                                                                           \
+    for (int at_ = 1, n; at_ <= 78 && (n = length(at_)); at_++)
+
+static double norm_factor(const float *x, int n, double eps) {
+  double sum = 0;
+  for (int i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+  return 1 / sqrt(sum / n + eps);
+}
+
+static void rmsnorm(void **state) {
+  (void)state;
+  uint64_t rand = 1;
+  FOR_EACH_LENGTH(level, n) {
+    const struct kern *k = levels[level];
+    struct arrays a = new_arrays(n, &rand, n % 3 ? 1 : 1e-4f);
+    double f = norm_factor(a.x, n, (double)1e-6f);
+    for (int with_w = 0; with_w < 2; with_w++) {
+      const float *w = with_w ? a.w : NULL;
+      k->rmsnorm(a.y, a.x, w, n, 1e-6f);
+      for (int i = 0; i < n; i++) expect(k, "rmsnorm", n, i, a.y[i], (double)a.x[i] * f * (w ? (double)w[i] : 1), 1e-6, 0);
+      memcpy(a.y, a.before, sizeof(float) * (size_t)n);
+      k->add_rmsnorm(a.y, a.x, w, n, 1e-6f);
+      for (int i = 0; i < n; i++) {
+        double term = (double)a.x[i] * f * (w ? (double)w[i] : 1);
+        expect(k, "add_rmsnorm", n, i, a.y[i], (double)a.before[i] + term, 1e-6, 1e-6 * fabs(term));
+      }
+    }
+    float *same = a.x; /* in place */
+    k->rmsnorm(a.y, a.x, a.w, n, 1e-6f);
+    k->rmsnorm(same, same, a.w, n, 1e-6f);
+    assert_memory_equal(same, a.y, sizeof(float) * (size_t)n);
+    free_arrays(&a);
+  }
+}
+
+static void add_and_scale(void **state) {
+  (void)state;
+  uint64_t rand = 2;
+  FOR_EACH_LENGTH(level, n) {
+    struct arrays a = new_arrays(n, &rand, 1);
+    levels[level]->add(a.y, a.x, n);
+    for (int i = 0; i < n; i++) assert_true(a.y[i] == a.before[i] + a.x[i]);
+    levels[level]->scale(a.y, a.x, 1.7f, n);
+    for (int i = 0; i < n; i++) assert_true(a.y[i] == a.x[i] * 1.7f);
+    levels[level]->scale(a.x, a.x, 1.7f, n);
+    assert_memory_equal(a.x, a.y, sizeof(float) * (size_t)n);
+    free_arrays(&a);
+  }
+}
+
+static double gelu(double x) { return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))); }
+static double silu(double x) { return x / (1 + exp(-x)); }
+
+static void gated(void **state) {
+  (void)state;
+  uint64_t rand = 3;
+  FOR_EACH_LENGTH(level, n) {
+    const struct kern *k = levels[level];
+    for (int act = ACT_GELU_TANH; act <= ACT_SILU; act++) {
+      struct arrays a = new_arrays(n, &rand, 2);
+      k->gated(a.y, a.x, a.w, (enum act)act, n);
+      for (int i = 0; i < n; i++) {
+        double x = (double)a.x[i], want = (act == ACT_SILU ? silu(x) : gelu(x)) * (double)a.w[i];
+        expect(k, act == ACT_SILU ? "silu" : "gelu", n, i, a.y[i], want, 2e-6, 2e-7 * fabs((double)a.w[i]));
+      }
+      k->gated(a.x, a.x, a.w, (enum act)act, n); /* in place */
+      assert_memory_equal(a.x, a.y, sizeof(float) * (size_t)n);
+      free_arrays(&a);
+    }
+  }
+}
+
+/* The whole range of an activation, and the relative error where the fast levels promise one. */
+static void activations_over_their_range(void **state) {
+  (void)state;
+  for (int level = 0; level < n_levels; level++) {
+    const struct kern *k = levels[level];
+    worst = 0;
+    for (int i = -130000; i <= 130000; i++) {
+      float x = (float)i * 1e-3f, one = 1, y;
+      k->gated(&y, &x, &one, ACT_SILU, 1);
+      expect(k, "silu", 1, i, y, silu((double)x), x > -80 ? 1e-6 : 1, 1e-35);
+      k->gated(&y, &x, &one, ACT_GELU_TANH, 1);
+      expect(k, "gelu", 1, i, y, gelu((double)x), 1e-6, 2e-7);
+    }
+    printf("%s: activations within %.2g\n", k->name, worst);
+    for (float x = 1e-30f; x < 1e30f; x *= 1.01f) {
+      for (int sign = -1; sign <= 1; sign += 2) {
+        float in = x * (float)sign, y;
+        k->softcap(&y, &in, 30, 1);
+        expect(k, "softcap", 1, 0, y, 30 * tanh((double)in / 30), 1e-6, 0);
+      }
+    }
+    float nan = NAN, one = 1, y = 0;
+    k->gated(&y, &nan, &one, ACT_SILU, 1);
+    assert_true(isnan(y));
+    k->gated(&y, &nan, &one, ACT_GELU_TANH, 1);
+    assert_true(isnan(y));
+    k->softcap(&y, &nan, 30, 1);
+    assert_true(isnan(y));
+  }
+}
+
+static void softcap(void **state) {
+  (void)state;
+  uint64_t rand = 4;
+  FOR_EACH_LENGTH(level, n) {
+    const struct kern *k = levels[level];
+    struct arrays a = new_arrays(n, &rand, n % 2 ? 20 : 1);
+    k->softcap(a.y, a.x, 30, n);
+    for (int i = 0; i < n; i++) expect(k, "softcap", n, i, a.y[i], 30 * tanh((double)a.x[i] / 30), 1e-6, 0);
+    k->softcap(a.x, a.x, 30, n);
+    assert_memory_equal(a.x, a.y, sizeof(float) * (size_t)n);
+    free_arrays(&a);
+  }
+}
+
+static void rope(void **state) {
+  (void)state;
+  uint64_t rand = 5;
+  FOR_EACH_LENGTH(level, n) {
+    if (n % 2) continue;
+    const struct kern *k = levels[level];
+    int half = n / 2;
+    struct arrays a = new_arrays(n, &rand, 1), angle = new_arrays(half, &rand, 1);
+    for (int i = 0; i < half; i++) angle.y[i] = cosf(angle.x[i]), angle.w[i] = sinf(angle.x[i]);
+    memcpy(a.y, a.x, sizeof(float) * (size_t)n);
+    k->rope(a.y, angle.y, angle.w, n);
+    for (int i = 0; i < half; i++) {
+      double p = (double)a.x[i], q = (double)a.x[i + half], c = (double)angle.y[i], s = (double)angle.w[i];
+      expect(k, "rope", n, i, a.y[i], p * c - q * s, 1e-6, 2e-7 * (fabs(p) + fabs(q)));
+      expect(k, "rope", n, i + half, a.y[i + half], q * c + p * s, 1e-6, 2e-7 * (fabs(p) + fabs(q)));
+    }
+    free_arrays(&a);
+    free_arrays(&angle);
+  }
+}
+
+/* A number's bits do not depend on its lane, on the length, or on alignment. */
+static void bits_do_not_depend_on_the_place(void **state) {
+  (void)state;
+  uint64_t rand = 6;
+  for (int level = 0; level < n_levels; level++) {
+    const struct kern *k = levels[level];
+    float x[67], w[67], c[67], y[67], one[4];
+    for (int i = 0; i < 67; i++) x[i] = 3 * test_rand_normal(&rand), w[i] = test_rand_normal(&rand), c[i] = test_rand_normal(&rand);
+    for (int act = ACT_GELU_TANH; act <= ACT_SILU; act++) {
+      k->gated(y, x, w, (enum act)act, 67);
+      for (int i = 0; i < 67; i++) {
+        k->gated(one, x + i, w + i, (enum act)act, 1);
+        assert_memory_equal(one, y + i, sizeof(float));
+      }
+    }
+    k->softcap(y, x, 5, 67);
+    for (int i = 0; i < 67; i++) {
+      k->softcap(one, x + i, 5, 1);
+      assert_memory_equal(one, y + i, sizeof(float));
+    }
+    memcpy(y, x, sizeof x);
+    k->rope(y, w, c, 66);
+    for (int i = 0; i < 33; i++) {
+      one[0] = x[i], one[1] = x[i + 33];
+      k->rope(one, w + i, c + i, 2);
+      assert_memory_equal(one, y + i, sizeof(float));
+      assert_memory_equal(one + 1, y + i + 33, sizeof(float));
+    }
+    float buffer[67 + 16], z[67 + 16];
+    k->rmsnorm(y, x, w, 67, 1e-6f);
+    for (int shift = 0; shift < 16; shift++) {
+      memcpy(buffer + shift, x, sizeof x);
+      k->rmsnorm(z + shift, buffer + shift, w, 67, 1e-6f);
+      assert_memory_equal(z + shift, y, sizeof y);
+    }
+  }
+}
+
+static void argmax(void **state) {
+  (void)state;
+  uint64_t rand = 7;
+  FOR_EACH_LENGTH(level, n) {
+    const struct kern *k = levels[level];
+    struct arrays a = new_arrays(n, &rand, 1);
+    for (int round = 0; round < 6; round++) {
+      if (round & 1) { /* many ties, and masked entries */
+        for (int i = 0; i < n; i++) a.x[i] = test_rand_int(&rand, 0, 3) ? (float)test_rand_int(&rand, -3, -1) : -INFINITY;
+      }
+      int want = 0;
+      for (int i = 1; i < n; i++) want = a.x[i] > a.x[want] ? i : want;
+      bool bad = true;
+      assert_int_equal(k->argmax(a.x, n, &bad), want);
+      assert_false(bad);
+      for (int i = 0; i < n; i++) a.x[i] = test_rand_normal(&rand);
+    }
+    for (int i = 0; i < n; i++) a.x[i] = -INFINITY;
+    bool bad = true;
+    assert_int_equal(k->argmax(a.x, n, &bad), 0);
+    assert_false(bad);
+    a.x[n - 1] = -1;
+    assert_int_equal(k->argmax(a.x, n, &bad), n - 1);
+    for (int i = 0; i < n; i++) {
+      float keep = a.x[i];
+      const float strange[] = {NAN, -NAN, INFINITY};
+      for (size_t s = 0; s < ARRAY_LEN(strange); s++) {
+        a.x[i] = strange[s];
+        int got = k->argmax(a.x, n, &bad);
+        assert_true(bad && got >= 0 && got < n);
+      }
+      a.x[i] = keep;
+    }
+    free_arrays(&a);
+  }
+}
+
+static void selection(void **state) {
+  (void)state;
+  struct err e = {0};
+  assert_true(kern_available(ISA_REF));
+  const struct kern *best = kern_select(ISA_AUTO, &e);
+  assert_non_null(best);
+  assert_ptr_equal(best, kern_select(best->isa, &e));
+  for (int level = 0; level < n_levels; level++) {
+    assert_non_null(levels[level]->gemm);
+    assert_non_null(levels[level]->attn);
+  }
+  if (!kern_available(ISA_AVX512)) {
+    assert_null(kern_select(ISA_AVX512, &e));
+    assert_true(e.msg[0] != 0);
+  }
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(rmsnorm),
+    cmocka_unit_test(add_and_scale),
+    cmocka_unit_test(gated),
+    cmocka_unit_test(activations_over_their_range),
+    cmocka_unit_test(softcap),
+    cmocka_unit_test(rope),
+    cmocka_unit_test(bits_do_not_depend_on_the_place),
+    cmocka_unit_test(argmax),
+    cmocka_unit_test(selection),
+};
+
+int main(void) {
+  const char *filter = getenv("CYGNET_TEST_FILTER");
+  if (filter && *filter) cmocka_set_test_filter(filter);
+  return cmocka_run_group_tests(tests, start, NULL) ? 1 : 0;
+}
