@@ -95,11 +95,12 @@ CYGNET_API int cygnet_floor(const struct cygnet *c, struct cygnet_floor *out, st
 
 /* ---- text --------------------------------------------------------------------------------------------------------------- */
 
-/* special != 0: spellings of control tokens become those tokens. bos != 0: exactly one BOS in front. *ids is owned. */
+/* 0, or -1 when the text is longer than 128 MiB.
+ * special != 0: spellings of control tokens become those tokens. bos != 0: exactly one BOS in front. *ids is owned. */
 CYGNET_API int cygnet_encode(const struct cygnet *c, const char *text, size_t n_text, int special, int bos, int32_t **ids, size_t *n_ids);
 /* Text of ids, NUL terminated, owned. skip_special != 0 leaves control tokens out. */
 CYGNET_API char *cygnet_decode(const struct cygnet *c, const int32_t *ids, size_t n_ids, int skip_special, size_t *n_text);
-/* Ids of a conversation: messages and tools are JSON in OpenAI form; tools and options may be NULL. options is a JSON object:
+/* Ids of a conversation; 0, or -1 and *e. messages and tools are JSON in OpenAI form; tools and options may be NULL. options is a JSON object:
  * add_generation_prompt (true), continue_final_message (false), enable_thinking. *ids is owned; *text (may be NULL) is owned. */
 CYGNET_API int cygnet_render(const struct cygnet *c, const char *messages_json, const char *tools_json, const char *options_json,
                              int32_t **ids, size_t *n_ids, char **text, struct cygnet_error *e);
@@ -108,7 +109,7 @@ CYGNET_API int cygnet_render(const struct cygnet *c, const char *messages_json, 
 
 struct cygnet_bias {
   int32_t id;
-  float bias; /* added to the logit; -100 or less bans */
+  float bias; /* added to the logit; -100 .. 100, -100 bans */
 };
 
 struct cygnet_sampling {     /* zero = the value in brackets */
@@ -129,7 +130,7 @@ struct cygnet_sampling {     /* zero = the value in brackets */
 struct cygnet_request {
   const int32_t *prompt; /* taken as they are: no BOS is added */
   size_t n_prompt;       /* >= 1 */
-  int max_tokens;        /* tokens to generate; 0 = none (with prompt logits), -1 = as many as fit */
+  int max_tokens;        /* tokens to generate; 0 = none (with prompt logits), -1 = as many as the context holds (more ends there, too) */
   struct cygnet_sampling sampling;
   const char *const *stop; /* stop strings, at most 16 */
   size_t n_stop;
@@ -138,9 +139,9 @@ struct cygnet_request {
   int keep_stop;    /* the stop string or token stays in the output */
   int ignore_eos;   /* the model's own end ids do not end it */
   int show_special; /* control tokens appear in the text */
-  int logprobs;     /* -1.. : 0 = none, 1 + N = the sampled token's and the N best (N <= 20) */
+  int logprobs;     /* 0 = none, 1 + N = the sampled token's and the N best (N <= 20) */
   int priority;     /* higher first */
-  /* For every row of the prompt, in order: its logits, valid during the call. For evaluations and `logits`. */
+  /* For every row of the prompt, in order and once: its logits, valid during the call. For evaluations and `logits`. */
   void (*on_logits)(void *ctx, int position, const float *logits, int vocab);
   /* Hidden states of every prompt row: layer 0 = scaled embedding, l + 1 = output of layer l. */
   void (*on_hidden)(void *ctx, int layer, int position, const float *x, int hidden);
@@ -153,13 +154,14 @@ CYGNET_API uint64_t cygnet_submit(struct cygnet *c, const struct cygnet_request 
 /* Ends a request; its last event has finish CYGNET_FINISH_ABORT. Unknown numbers are ignored. */
 CYGNET_API void cygnet_abort(struct cygnet *c, uint64_t request);
 
-/* One step: admit, fill a batch, compute, sample. Returns 0 when there was nothing to do. */
+/* One step: admit, fill a batch, compute, sample. Returns 0 when there was nothing to do and nothing was aborted since the last step. Events that
+ * nobody reads in between are joined to one per request. */
 CYGNET_API int cygnet_step(struct cygnet *c);
 
 enum cygnet_finish {
   CYGNET_FINISH_NONE,   /* not yet: a delta */
   CYGNET_FINISH_STOP,   /* end-of-generation id, stop id or stop string */
-  CYGNET_FINISH_LENGTH, /* max_tokens or the context is used up */
+  CYGNET_FINISH_LENGTH, /* max_tokens or the context is used up; wins over STOP when both come with the same token */
   CYGNET_FINISH_ABORT,
   CYGNET_FINISH_ERROR /* error says why */
 };
@@ -180,7 +182,7 @@ struct cygnet_event { /* pointers are valid until the next call on the same stru
   void *user;
   const char *text; /* new text, complete UTF-8, NUL terminated */
   size_t n_text;
-  const struct cygnet_token *tokens; /* new tokens; a token may come before its text */
+  const struct cygnet_token *tokens; /* new tokens; a token may come before its text; an id that ends the request only with keep_stop */
   size_t n_tokens;
   enum cygnet_finish finish; /* anything but NONE: the last event of this request */
   int matched_stop;          /* index of the stop string, or -1 */
@@ -188,7 +190,7 @@ struct cygnet_event { /* pointers are valid until the next call on the same stru
   struct cygnet_error error;
   uint64_t seed;
   /* usage so far */
-  int prompt_tokens, cached_tokens, completion_tokens;
+  int prompt_tokens, cached_tokens, completion_tokens; /* a token that ended it is counted, shown or not */
   /* timings in ms: waiting, prompt, generation */
   double queue_ms, prefill_ms, decode_ms;
 };

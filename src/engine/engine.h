@@ -1,9 +1,10 @@
 /* engine.h — the engine behind cygnet.h: plan memory, own model, cache and requests, advance the world by one step.
  *
- *   engine_step:  sched_next → batch_build → model_forward → per out row: sample → token, detok, stop → events → kv_commit, kv_drop_window
+ *   engine_step:  sched_next → batch_build → model_forward → per out row: sample → token, stop, detok → commit → events
  *
  * There is no other way to advance the world; a test of the whole engine has no threads in it.
- * Nothing is allocated between batch_build and the end of model_forward (mem_guard in test builds).
+ * Nothing is allocated between batch_build and the end of model_forward (mem_guard in debug builds).
+ * In debug builds sched_check and kv_check run after every step.
  */
 #ifndef CYGNET_ENGINE_H
 #define CYGNET_ENGINE_H
@@ -12,25 +13,88 @@
 #include "models/model.h"
 #include "text/chat.h"
 
-/* batch.c: fill a batch from picks. */
+/* ---- batch.c: fill a batch from picks ---------------------------------------------------------------------------------- */
+
 struct batch_shape {
   int rows_max, seqs_max, out_max, tokens_max, page_tokens;
 };
 int batch_init(struct batch *b, const struct batch_shape *s, struct err *e);
-void batch_free(struct batch *b);
+void batch_free(struct batch *b); /* fine on a zeroed one */
+size_t batch_bytes(const struct batch_shape *s);
+/* Pages of every pick are reserved. Sequence i of the batch is picks[i]. */
 void batch_build(struct batch *b, const struct kv *kv, const struct sched_pick *picks, int n_picks);
 
-/* plan.c: how memory is shared out, decided before anything is loaded. */
+/* ---- plan.c: how memory is shared out, decided before anything is loaded ------------------------------------------------ */
+
 struct plan {
   struct model_plan model;
   struct kv_config kv;
   struct sched_config sched;
+  struct batch_shape batch;
+  int n_samplers;      /* threads that sample at the same time */
+  const char *kv_type; /* "bf16", static */
   int ctx_tokens;
-  size_t weight_bytes, kv_bytes, scratch_bytes, budget_bytes;
+  bool ctx_reduced;             /* the model's own limit did not fit */
+  size_t token_bytes[KV_KINDS]; /* keys and values of one token in all layers of a kind */
+  size_t weight_bytes;          /* in memory, as the chosen instruction set wants them */
+  size_t kv_bytes;
+  size_t scratch_bytes; /* activations, logits, page tables, sampling */
+  size_t budget_bytes;  /* what may be taken */
 };
-/* Fills *p from the options and the model; a sentence with what to change when it does not fit. */
+/* Fills *p from the options and the model; a sentence with what to change when it does not fit. Logs when the context had to be reduced. */
 int plan_make(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct weights *w, struct err *e);
 /* The plan as a few lines for people ("keys and values  1.2 GiB  (32768 tokens full, 4096 sliding)"). */
 void plan_print(const struct plan *p, const struct model_config *c, struct buf *out);
+
+/* ---- engine.c ------------------------------------------------------------------------------------------------------------ */
+
+struct engine_sample { /* one token to choose in this step */
+  struct request *r;
+  float *logits; /* [vocab] */
+  bool failed;
+  struct sample_result result;
+  struct err error;
+};
+
+struct cygnet {
+  /* fixed after engine_open */
+  struct weights *weights;
+  struct model_config config;
+  struct tokenizer *tok;
+  struct plan plan;
+  struct model *model;
+  struct kv *kv;
+  struct request_limits limits;
+  double load_ms;
+
+  /* changed by steps */
+  struct sched sched;
+  struct batch batch;
+  struct sample_scratch *samplers; /* [n_samplers]: one per worker that samples */
+  int n_samplers;
+  struct engine_sample *samples; /* [max_running] */
+  struct buf piece;              /* text of one token */
+  uint64_t n_requests;           /* number of the last one */
+
+  /* requests with an event, in the order in which they got it; the one handed out last is still being read by the caller */
+  struct request *ready_first, *ready_last, *lent;
+  bool has_news; /* an event came from outside a step: the next step reports activity */
+
+  struct cygnet_stats stats; /* counters only */
+};
+
+struct cygnet *engine_open(const struct cygnet_options *o, struct err *e);
+void engine_close(struct cygnet *c); /* NULL is fine; requests that are still there are dropped without an event */
+uint64_t engine_submit(struct cygnet *c, const struct cygnet_request *r, struct err *e);
+void engine_abort(struct cygnet *c, uint64_t number);
+bool engine_step(struct cygnet *c);
+bool engine_next_event(struct cygnet *c, struct cygnet_event *ev);
+/* Every invariant of requests, scheduler and cache. For tests and debug builds: takes memory. */
+bool engine_check(const struct cygnet *c, struct err *e);
+
+/* ---- cygnet.c ------------------------------------------------------------------------------------------------------------ */
+
+/* The public form of an error; to may be NULL. */
+void cygnet_error_set(struct cygnet_error *to, const struct err *from);
 
 #endif

@@ -3,57 +3,102 @@
  *   0 ............ n_computed ............ n_tokens ............ n_limit
  *   │ keys and values valid │ known, to compute │ may still come    │
  *
- * to compute = n_tokens - n_computed; a request decodes when that is 1 and n_computed >= n_prompt. Everything else is derived.
- * States: WAITING (in the queue, holds no pages) → RUNNING (has a kv_seq) → DONE (its last event is out, the struct is gone).
- * Retraction takes a running one back to WAITING with n_computed = 0: its tokens stay, and it later continues to the bit as if nothing had happened.
+ * to compute = n_tokens - n_computed; a request decodes when that is 1 and the prompt is behind it. Everything else is derived.
+ * States: WAITING (in the queue, holds no pages) → RUNNING (has a kv_seq) → DONE (in no list of the scheduler; lives until its last event has
+ * been read).
+ * Retraction takes a running one back to WAITING with n_computed = 0: its tokens stay, and it later continues to the bit as if nothing had
+ * happened. Prompt rows that were reported to a callback are not reported again: n_reported.
+ *
+ * Output collects here until somebody reads it: text and tokens of several steps become one event when nobody has read in between.
  */
 #ifndef CYGNET_REQUEST_H
 #define CYGNET_REQUEST_H
 
+#include "base/buf.h"
 #include "cygnet.h"
 #include "engine/sample.h"
+#include "files/config.h"
 #include "kv/kv.h"
 #include "text/detok.h"
 #include "text/stop.h"
 
+enum { REQUEST_STOP_IDS_MAX = 256 };
+
 enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_DONE };
 
 struct request {
-  uint64_t number;
+  uint64_t number; /* ascending in order of arrival */
+  int priority;    /* higher first */
   enum request_state state;
   struct request *next, *prev; /* list of its state */
 
-  int32_t *tokens; /* [n_limit]: prompt, then output; owned */
+  int32_t *tokens; /* [tokens_cap]: prompt, then output; owned */
+  int tokens_cap;
   int n_prompt, n_tokens, n_computed, n_limit;
   struct kv_seq kv;
 
-  struct sample_state sampling; /* parameters, counts, seed */
-  int32_t *stop_ids;            /* owned */
-  int n_stop_ids;
-  bool ignore_eos, keep_stop;
+  struct sample_state sampling; /* its stop_ids are every id that ends the request: the caller's and, unless ignore_eos, the model's */
+  bool keep_stop;
   struct detok detok;
-  struct stop *stop;
-  int logprobs; /* as in cygnet_request */
-  int priority;
+  struct stop *stop; /* NULL = no stop strings; owned */
 
-  /* callbacks for prompt rows */
+  /* callbacks for prompt rows, as in cygnet_request */
   void (*on_logits)(void *ctx, int position, const float *logits, int vocab);
   void (*on_hidden)(void *ctx, int layer, int position, const float *x, int hidden);
   void *callback_ctx;
   void *user;
+  int n_reported; /* prompt rows whose callbacks have been called */
 
-  /* output not yet handed out: one event at most per request and step */
+  /* output not yet handed out */
+  struct request *next_ready; /* queue of requests with an event */
+  bool is_ready;
   struct buf text;
-  struct cygnet_token *new_tokens; /* [1] per step */
-  int n_new_tokens;
+  struct cygnet_token *new_tokens; /* [n_new_tokens], owned; their `top` is set when they are handed out */
+  struct cygnet_logprob *new_top;  /* [n_new_tokens, top_max], owned */
+  int top_max;                     /* alternatives per token: 0 .. SAMPLE_TOP_MAX */
+  int n_new_tokens, new_tokens_cap;
   enum cygnet_finish finish;
   int matched_stop;
   int32_t matched_id;
   struct err error;
-  bool event_ready;
 
   int n_retracted;
-  int64_t arrived_ns, started_ns, first_token_ns;
+  int64_t arrived_ns, started_ns, first_token_ns, last_token_ns; /* 0 = not yet */
 };
+
+struct request_limits {
+  int vocab, ctx_tokens;
+  int32_t eos[CONFIG_EOS_MAX]; /* the model's own end-of-generation ids, inside the vocabulary */
+  int n_eos;
+  const struct tokenizer *tok;
+};
+
+/* Checks every field and copies what is borrowed. Bad ones: NULL and a sentence that names the field (ERR_BAD_INPUT). Returns owned. */
+struct request *request_new(const struct cygnet_request *from, const struct request_limits *limits, struct err *e);
+void request_delete(struct request *r); /* its kv_seq is closed before; NULL is fine */
+
+void request_push(struct request *r, int32_t id);                            /* one more known token; n_tokens < n_limit */
+void request_put_token(struct request *r, const struct sample_result *from); /* one more token for its next event */
+void request_link_top(struct request *r);                                    /* set `top` of all new tokens, before they are handed out */
+void request_clear_output(struct request *r);                                /* what was handed out has been read */
+
+static inline bool request_samples(const struct request *r) { return r->n_tokens < r->n_limit; }
+static inline bool request_decodes(const struct request *r) { return r->n_computed + 1 == r->n_tokens && r->n_tokens > r->n_prompt; }
+static inline bool request_is_stop_id(const struct request *r, int32_t id) {
+  for (int i = 0; i < r->sampling.params.n_stop_ids; i++)
+    if (r->sampling.params.stop_ids[i] == id) return true;
+  return false;
+}
+/* Tokens whose keys and values it will need at most: the last one that is generated is never computed. */
+static inline int request_kv_tokens(const struct request *r) { return r->n_limit > r->n_prompt ? r->n_limit - 1 : r->n_prompt; }
+/* Of its next n rows, how many of the last ones want logits. */
+static inline int request_out_rows(const struct request *r, int n) {
+  int end = r->n_computed + n;
+  if (r->on_logits && r->n_reported < r->n_prompt) {
+    int from = r->n_reported > r->n_computed ? r->n_reported : r->n_computed;
+    return end > from ? end - from : 0;
+  }
+  return end == r->n_tokens && request_samples(r) ? 1 : 0;
+}
 
 #endif

@@ -25,7 +25,8 @@ static void next(struct world *w) {
     decoded[i] = ran[i] && r->n_computed + 1 == r->n_tokens && r->n_tokens > r->n_prompt;
   }
   const struct request *first = s->running.first;
-  assert_int_equal(sched_next(s), s->n_picks);
+  int n_picks = sched_next(s);
+  assert_int_equal(n_picks, s->n_picks);
   world_check(w);
   if (first) assert_int_equal(first->state, REQUEST_RUNNING); /* the first in the order is never retracted */
 
@@ -40,7 +41,8 @@ static void next(struct world *w) {
     if (!decoded[at]) prompt_rows += p->n;
     int want = 0; /* out rows by the slow definition */
     for (int pos = p->r->n_computed; pos < end; pos++)
-      want += (p->r->on_logits && pos < p->r->n_prompt && pos >= p->r->n_reported) || (pos == p->r->n_tokens - 1 && p->r->n_tokens < p->r->n_limit);
+      want += (p->r->on_logits && pos < p->r->n_prompt && pos >= p->r->n_reported) ||
+              (pos == p->r->n_tokens - 1 && p->r->n_tokens < p->r->n_limit);
     assert_int_equal(p->n_out, want);
   }
   assert_true(rows <= s->config.rows_max && prompt_rows <= s->config.chunk_tokens && outs <= s->config.out_max);
@@ -74,8 +76,8 @@ static void random_loads(void **state) {
     while (submitted < n || w.sched.running.n || w.sched.waiting.n) {
       while (submitted < n && test_rand_int(&rng, 0, 2)) {
         int prompt = test_rand_int(&rng, 1, tokens_max);
-        struct request *r = world_request(&w, prompt, test_rand_int(&rng, 0, tokens_max - prompt), priorities ? test_rand_int(&rng, 0, 2) : 0,
-                                          test_rand_int(&rng, 0, 3) == 0);
+        struct request *r = world_request(&w, prompt, test_rand_int(&rng, 0, tokens_max - prompt),
+                                          priorities ? test_rand_int(&rng, 0, 2) : 0, test_rand_int(&rng, 0, 3) == 0);
         assert_true(sched_fits(&w.sched, r, NULL));
         assert_true(sched_add(&w.sched, r));
         budget += r->n_limit;
@@ -185,6 +187,50 @@ static void shortage_retracts_the_last(void **state) {
   }
 }
 
+/* Pool of 20 tokens: a prompt of 15 is under way, another of 6 must wait for it, whatever its priority. */
+static void admission_counts_what_others_need(void **state) {
+  (void)state;
+  struct kv_config kc = {.page_tokens = 1, .n_pages = {20, 0}, .seqs_max = 4, .tokens_max = 20};
+  struct sched_config sc = plain;
+  sc.chunk_tokens = 4;
+  struct world w;
+  world_open(&w, &kc, &sc);
+  struct request *a = submit(&w, 15, 1, 0);
+  step(&w);
+  struct request *six = submit(&w, 6, 1, 9);
+  step(&w);
+  assert_int_equal(a->n_computed, 8);
+  assert_int_equal(six->state, REQUEST_WAITING);
+  struct request *five = submit(&w, 5, 1, 10); /* this one does fit */
+  step(&w);
+  assert_int_equal(five->n_computed, 4);
+  assert_int_equal(a->n_computed, 8);
+  while (w.sched.running.n || w.sched.waiting.n) step(&w);
+  assert_int_equal(w.sched.n_retracted, 0);
+  world_close(&w);
+}
+
+/* A prompt takes the pages that there are, to the last token. */
+static void short_prompts_take_what_is_left(void **state) {
+  (void)state;
+  struct kv_config kc = {.page_tokens = 4, .n_pages = {6, 0}, .seqs_max = 4, .tokens_max = 24};
+  struct world w;
+  world_open(&w, &kc, &plain);
+  struct request *a = submit(&w, 8, 12, 0);
+  while (a->n_tokens < 18) step(&w); /* holds 5 pages of 6 */
+  struct request *b = submit(&w, 16, 1, 0);
+  assert_true(kv_seq_open(w.kv, &b->kv)); /* as if it had been let in before a grew */
+  w.sched.waiting = (struct request_list){0};
+  w.sched.running = (struct request_list){.first = a, .last = b, .n = 2};
+  a->next = b, b->prev = a;
+  b->state = REQUEST_RUNNING;
+  step(&w);
+  assert_int_equal(b->n_computed, 4);
+  while (w.sched.running.n || w.sched.waiting.n) step(&w);
+  assert_int_equal(w.n_finished, 2);
+  world_close(&w);
+}
+
 static void ahead_tokens_spare_retractions(void **state) {
   (void)state;
   uint64_t n_retracted[2];
@@ -248,15 +294,18 @@ static void all_logits_fit_the_batch(void **state) {
   world_open(&w, &roomy, &plain); /* out_max 4 */
   struct request *all = world_request(&w, 20, 2, 0, true), *other = world_request(&w, 3, 6, 0, false);
   assert_true(sched_add(&w.sched, all) && sched_add(&w.sched, other));
+  for (int i = 0; i < 2; i++) {
+    next(&w);
+    assert_int_equal(pick_of(&w.sched, all)->n, 3); /* one place is for the other */
+    assert_int_equal(pick_of(&w.sched, all)->n_out, 3);
+    assert_int_equal(pick_of(&w.sched, other)->n, i == 0 ? 3 : 1);
+    assert_int_equal(pick_of(&w.sched, other)->n_out, 1);
+    world_compute(&w);
+    world_finish_step(&w);
+  }
+  sched_remove(&w.sched, other);
   next(&w);
   assert_int_equal(pick_of(&w.sched, all)->n, 4);
-  assert_int_equal(pick_of(&w.sched, all)->n_out, 4);
-  world_compute(&w);
-  world_finish_step(&w);
-  step(&w); /* the other one comes in */
-  next(&w);
-  assert_int_equal(pick_of(&w.sched, other)->n_out, 1);
-  assert_int_equal(pick_of(&w.sched, all)->n, 3);
   world_compute(&w);
   world_finish_step(&w);
   int reported = all->n_reported;
@@ -314,6 +363,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(prompts_share_the_chunk),
     cmocka_unit_test(higher_priority_goes_first),
     cmocka_unit_test(shortage_retracts_the_last),
+    cmocka_unit_test(admission_counts_what_others_need),
+    cmocka_unit_test(short_prompts_take_what_is_left),
     cmocka_unit_test(ahead_tokens_spare_retractions),
     cmocka_unit_test(queue_has_an_end),
     cmocka_unit_test(what_never_fits_is_refused),

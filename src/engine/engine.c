@@ -1,0 +1,377 @@
+/* engine.c — one model, its cache, its requests, and the step that moves them. The rules are in engine.h and cygnet.h.
+ *
+ * A request is in exactly one place: waiting or running (sched), or DONE and only in the queue of events. What the caller reads of an event
+ * belongs to the request, so the request that was handed out last (`lent`) is cleared, or deleted when it is over, at the next call.
+ */
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+/* ---- life ----------------------------------------------------------------------------------------------------------------- */
+
+static struct tokenizer *open_tokenizer(const struct cygnet *c, const char *path, struct err *e) {
+  const struct gguf *g = weights_gguf(c->weights);
+  return g ? tok_from_gguf(g, e) : tok_open(path, e);
+}
+
+/* What the model's own files call an end; the tokenizer family's when they say nothing. */
+static void set_limits(struct cygnet *c) {
+  struct request_limits *l = &c->limits;
+  *l = (struct request_limits){.vocab = c->config.vocab, .ctx_tokens = c->plan.ctx_tokens, .tok = c->tok};
+  int n = c->config.n_eos;
+  const int32_t *eos = n > 0 ? c->config.eos : tok_eog(c->tok, &n);
+  for (int i = 0; i < n && l->n_eos < CONFIG_EOS_MAX; i++)
+    if (eos[i] >= 0 && eos[i] < l->vocab) l->eos[l->n_eos++] = eos[i];
+}
+
+static int open_samplers(struct cygnet *c, struct err *e) {
+  int n_running = c->plan.sched.max_running, n = c->plan.n_samplers;
+  c->samples = mem_try_alloc((size_t)n_running * sizeof *c->samples);
+  c->samplers = mem_try_alloc((size_t)n * sizeof *c->samplers);
+  if (!c->samples || !c->samplers) return err_set(e, ERR_NO_MEMORY, "engine: no memory to sample for %d requests", n_running);
+  for (c->n_samplers = 0; c->n_samplers < n; c->n_samplers++)
+    if (sample_scratch_init(&c->samplers[c->n_samplers], c->config.vocab, e)) return -1;
+  return 0;
+}
+
+struct cygnet *engine_open(const struct cygnet_options *o, struct err *e) {
+  if (!o->model || !*o->model) {
+    err_set(e, ERR_BAD_INPUT, "model: expected a GGUF file, a .safetensors file or a folder, found nothing");
+    return NULL;
+  }
+  int64_t start_ns = clock_ns();
+  struct cygnet *c = xcalloc(1, sizeof *c);
+  c->weights = weights_open(o->model, &c->config, e);
+  if (!c->weights) goto fail;
+  c->tok = open_tokenizer(c, o->model, e);
+  if (!c->tok) goto fail;
+  if (plan_make(&c->plan, o, &c->config, c->weights, e)) goto fail;
+  c->kv = kv_new(&c->plan.kv, e);
+  if (!c->kv) goto fail;
+  c->model = model_open(&c->config, c->weights, &c->plan.model, e);
+  if (!c->model || weights_unchanged(c->weights, e)) goto fail;
+  if (sched_init(&c->sched, &c->plan.sched, c->kv, e) || batch_init(&c->batch, &c->plan.batch, e) || open_samplers(c, e)) goto fail;
+  set_limits(c);
+  buf_init(&c->piece, 0);
+  c->load_ms = clock_ms_since(start_ns);
+  log_line(LOG_INFO, "engine", "loaded arch=%s isa=%s threads=%d ctx=%d load_ms=%.0f", c->config.architecture, c->model->dev->kern->name,
+           workers_count(c->model->dev->workers), c->plan.ctx_tokens, c->load_ms);
+  return c;
+fail:
+  engine_close(c);
+  return NULL;
+}
+
+static void settle(struct cygnet *c) {
+  struct request *r = c->lent;
+  c->lent = NULL;
+  if (!r) return;
+  request_clear_output(r);
+  if (r->state == REQUEST_DONE) request_delete(r);
+}
+
+void engine_close(struct cygnet *c) {
+  if (!c) return;
+  settle(c);
+  for (struct request *r; (r = c->ready_first);) { /* running ones are found again below */
+    c->ready_first = r->next_ready;
+    if (r->state == REQUEST_DONE) request_delete(r);
+  }
+  for (struct request *r; (r = c->sched.running.first ? c->sched.running.first : c->sched.waiting.first);) {
+    sched_remove(&c->sched, r);
+    request_delete(r);
+  }
+  for (int i = 0; i < c->n_samplers; i++) sample_scratch_free(&c->samplers[i]);
+  free(c->samplers);
+  free(c->samples);
+  buf_free(&c->piece);
+  batch_free(&c->batch);
+  sched_free(&c->sched);
+  model_close(c->model);
+  kv_delete(c->kv);
+  tok_close(c->tok);
+  weights_close(c->weights);
+  free(c);
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------------------- */
+
+static void make_ready(struct cygnet *c, struct request *r) {
+  if (r->is_ready) return;
+  r->is_ready = true;
+  r->next_ready = NULL;
+  *(c->ready_last ? &c->ready_last->next_ready : &c->ready_first) = r;
+  c->ready_last = r;
+}
+
+/* Text of one token through the stop strings; returns the index of the one that matched, or -1. */
+static int show_text(struct cygnet *c, struct request *r) {
+  int generated = r->n_tokens - r->n_prompt;
+  if (r->stop && generated >= r->sampling.params.min_tokens) return stop_push(r->stop, c->piece.data, c->piece.len, &r->text);
+  buf_append(&r->text, c->piece.data, c->piece.len);
+  return -1;
+}
+
+/* The request is over: show what was held back, give everything back but what its last event needs. */
+static void finish(struct cygnet *c, struct request *r, enum cygnet_finish why) {
+  r->finish = why;
+  if (r->matched_stop < 0) {
+    buf_clear(&c->piece);
+    detok_finish(&r->detok, &c->piece);
+    show_text(c, r);
+    if (r->stop) stop_finish(r->stop, &r->text);
+  }
+  sched_remove(&c->sched, r);
+  make_ready(c, r);
+  *(why == CYGNET_FINISH_ABORT ? &c->stats.n_aborted : why == CYGNET_FINISH_ERROR ? &c->stats.n_failed : &c->stats.n_finished) += 1;
+}
+
+static double ms_between(int64_t from_ns, int64_t to_ns) { return from_ns && to_ns > from_ns ? (double)(to_ns - from_ns) / 1e6 : 0; }
+
+bool engine_next_event(struct cygnet *c, struct cygnet_event *ev) {
+  settle(c);
+  struct request *r = c->ready_first;
+  if (!r) return false;
+  c->ready_first = r->next_ready;
+  if (!c->ready_first) c->ready_last = NULL;
+  r->is_ready = false;
+  c->lent = r;
+  request_link_top(r);
+  *ev = (struct cygnet_event){.request = r->number,
+                              .user = r->user,
+                              .text = buf_cstr(&r->text),
+                              .n_text = r->text.len,
+                              .tokens = r->new_tokens,
+                              .n_tokens = (size_t)r->n_new_tokens,
+                              .finish = r->finish,
+                              .matched_stop = r->finish == CYGNET_FINISH_STOP ? r->matched_stop : -1,
+                              .matched_id = r->matched_id,
+                              .seed = r->sampling.params.seed,
+                              .prompt_tokens = r->n_prompt,
+                              .completion_tokens = r->n_tokens - r->n_prompt,
+                              .queue_ms = ms_between(r->arrived_ns, r->started_ns ? r->started_ns : clock_ns()),
+                              .prefill_ms = ms_between(r->started_ns, r->first_token_ns),
+                              .decode_ms = ms_between(r->first_token_ns, r->last_token_ns)};
+  if (r->finish == CYGNET_FINISH_ERROR) cygnet_error_set(&ev->error, &r->error);
+  return true;
+}
+
+/* ---- coming and going --------------------------------------------------------------------------------------------------------- */
+
+uint64_t engine_submit(struct cygnet *c, const struct cygnet_request *from, struct err *e) {
+  settle(c);
+  struct request *r = request_new(from, &c->limits, e);
+  if (!r) return 0;
+  r->number = c->n_requests + 1;
+  if (!sched_fits(&c->sched, r, e)) goto fail;
+  if (!sched_add(&c->sched, r)) {
+    err_set(e, ERR_BUSY, "queue: %d requests are waiting, no more are taken now", c->sched.waiting.n);
+    goto fail;
+  }
+  return c->n_requests = r->number;
+fail:
+  request_delete(r);
+  return 0;
+}
+
+static struct request *find_request(const struct request_list *l, uint64_t number) {
+  struct request *r = l->first;
+  while (r && r->number != number) r = r->next;
+  return r;
+}
+
+void engine_abort(struct cygnet *c, uint64_t number) {
+  settle(c);
+  struct request *r = find_request(&c->sched.running, number);
+  if (!r) r = find_request(&c->sched.waiting, number);
+  if (!r) return;
+  finish(c, r, CYGNET_FINISH_ABORT);
+  c->has_news = true;
+}
+
+/* ---- one step ------------------------------------------------------------------------------------------------------------------ */
+
+/* In debug builds an allocation between guard(true) and guard(false) ends the program with the name of the phase. */
+static void guard(bool up) {
+#ifdef CYGNET_DEBUG
+  if (up) mem_guard_begin("forward");
+  else mem_guard_end();
+#else
+  (void)up;
+#endif
+}
+
+static bool wants_hidden(const struct request *r) { return r->on_hidden && r->n_reported < r->n_prompt; }
+
+/* model_tap_fn: hidden states for the callback of the request that the row belongs to. */
+static void tap_hidden(void *ctx, const char *name, int layer, int row, const float *x, int cols) {
+  struct cygnet *c = ctx;
+  if (strcmp(name, "embed") && strcmp(name, "layer_out")) return;
+  const struct request *r = c->sched.picks[c->batch.seq[row]].r;
+  int pos = c->batch.pos[row];
+  if (!r->on_hidden || pos < r->n_reported || pos >= r->n_prompt) return;
+  guard(false); /* the callback may do as it likes */
+  r->on_hidden(r->callback_ctx, layer + 1, pos, x, cols);
+  guard(true);
+}
+
+static struct tensor forward(struct cygnet *c) {
+  struct model *m = c->model;
+  model_tap_fn tap = m->tap;
+  void *tap_ctx = m->tap_ctx;
+  for (int i = 0; i < c->sched.n_picks; i++)
+    if (wants_hidden(c->sched.picks[i].r)) m->tap = tap_hidden, m->tap_ctx = c;
+  guard(true);
+  batch_build(&c->batch, c->kv, c->sched.picks, c->sched.n_picks);
+  struct tensor logits = model_forward(m, &c->batch);
+  guard(false);
+  m->tap = tap;
+  m->tap_ctx = tap_ctx;
+  return logits;
+}
+
+static void fail_not_a_number(struct request *r, int position) {
+  err_set(&r->error, ERR_INTERNAL, "position %d: the model computed logits that are no finite numbers", position);
+}
+
+/* Prompt rows to their callback. False: the request must end. */
+static bool report_logits(const struct cygnet *c, struct request *r, const struct tensor *logits, int first_out, int n_out) {
+  int vocab = c->config.vocab;
+  for (int i = 0; i < n_out; i++) {
+    int pos = r->n_computed - n_out + i;
+    if (!r->on_logits || pos < r->n_reported || pos >= r->n_prompt) continue;
+    const float *row = tensor_row(logits, first_out + i);
+    bool not_finite = false;
+    c->model->dev->kern->argmax(row, vocab, &not_finite);
+    if (not_finite) return fail_not_a_number(r, pos), false;
+    r->on_logits(r->callback_ctx, pos, row, vocab);
+  }
+  return true;
+}
+
+static void sample_one(void *ctx, int item, int worker) {
+  struct cygnet *c = ctx;
+  struct engine_sample *s = &c->samples[item];
+  s->failed = sample_token(&c->samplers[worker], &s->r->sampling, s->logits, (uint64_t)s->r->n_tokens, &s->result, &s->error) != 0;
+}
+
+/* One more token of r: the conditions for an end, in the order in which they win. */
+static void take_token(struct cygnet *c, struct request *r, const struct sample_result *from) {
+  request_push(r, from->id);
+  sample_state_add(&r->sampling, from->id);
+  c->stats.generated_tokens++;
+  r->last_token_ns = clock_ns();
+  if (!r->first_token_ns) r->first_token_ns = r->last_token_ns;
+
+  bool at_limit = r->n_tokens == r->n_limit;
+  bool is_stop = !at_limit && request_is_stop_id(r, from->id);
+  if (!is_stop || r->keep_stop) {
+    request_put_token(r, from);
+    buf_clear(&c->piece);
+    detok_push(&r->detok, from->id, &c->piece);
+    r->matched_stop = show_text(c, r);
+  }
+  make_ready(c, r);
+  if (at_limit) {
+    finish(c, r, CYGNET_FINISH_LENGTH);
+  } else if (is_stop) {
+    r->matched_id = from->id;
+    finish(c, r, CYGNET_FINISH_STOP);
+  } else if (r->matched_stop >= 0) {
+    finish(c, r, CYGNET_FINISH_STOP);
+  }
+}
+
+/* Commit every pick, call back for prompt rows, and collect who wants a token; requests that end here end. Returns how many samples. */
+static int settle_rows(struct cygnet *c, const struct tensor *logits) {
+  int n_samples = 0, first_out = 0;
+  for (int i = 0; i < c->sched.n_picks; i++) {
+    const struct request *r = c->sched.picks[i].r;
+    int before = MIN(r->n_computed, r->n_prompt);
+    sched_commit(&c->sched, &c->sched.picks[i]);
+    c->stats.prompt_tokens += (uint64_t)(MIN(r->n_computed, r->n_prompt) - before);
+  }
+  for (int i = 0; i < c->sched.n_picks; i++) {
+    struct sched_pick p = c->sched.picks[i];
+    struct request *r = p.r;
+    bool ok = report_logits(c, r, logits, first_out, p.n_out);
+    if (r->on_logits || r->on_hidden) r->n_reported = MAX(r->n_reported, MIN(r->n_computed, r->n_prompt));
+    first_out += p.n_out;
+    if (!ok) {
+      finish(c, r, CYGNET_FINISH_ERROR);
+    } else if (r->n_computed == r->n_tokens) {
+      if (request_samples(r)) {
+        c->samples[n_samples++] = (struct engine_sample){.r = r, .logits = tensor_row(logits, first_out - 1)};
+      } else { /* a prompt that wants no answer */
+        r->first_token_ns = r->last_token_ns = clock_ns();
+        finish(c, r, CYGNET_FINISH_LENGTH);
+      }
+    }
+  }
+  return n_samples;
+}
+
+static void check_step(const struct cygnet *c) {
+#ifdef CYGNET_DEBUG
+  struct err e = {0};
+  bool ok = engine_check(c, &e);
+  if (!ok) log_line(LOG_ERROR, "engine", "%s", e.msg);
+  CHECK(ok);
+#else
+  (void)c;
+#endif
+}
+
+bool engine_step(struct cygnet *c) {
+  settle(c);
+  bool news = c->has_news;
+  c->has_news = false;
+  if (sched_next(&c->sched) == 0) return news;
+  c->stats.n_steps++;
+  for (int i = 0; i < c->sched.n_picks; i++)
+    if (!c->sched.picks[i].r->started_ns) c->sched.picks[i].r->started_ns = clock_ns();
+
+  struct tensor logits = forward(c);
+  int n_samples = settle_rows(c, &logits);
+  workers_run(n_samples > 1 && c->n_samplers == workers_count(c->model->dev->workers) ? c->model->dev->workers : NULL, sample_one, c,
+              n_samples);
+  for (int i = 0; i < n_samples; i++) {
+    struct engine_sample *s = &c->samples[i];
+    if (s->failed) {
+      s->r->error = s->error;
+      finish(c, s->r, CYGNET_FINISH_ERROR);
+    } else {
+      take_token(c, s->r, &s->result);
+    }
+  }
+  check_step(c);
+  return true;
+}
+
+/* ---- invariants ------------------------------------------------------------------------------------------------------------------ */
+
+bool engine_check(const struct cygnet *c, struct err *e) {
+  if (!sched_check(&c->sched, e)) return false;
+  const struct request *last = NULL;
+  for (const struct request *r = c->ready_first; r; last = r, r = r->next_ready) {
+    if (!r->is_ready || r == c->lent)
+      return err_set(e, ERR_INTERNAL, "request %llu: expected one event in one place", (unsigned long long)r->number), false;
+    if ((r->finish != CYGNET_FINISH_NONE) != (r->state == REQUEST_DONE))
+      return err_set(e, ERR_INTERNAL, "request %llu: expected its last event exactly when it is done", (unsigned long long)r->number),
+             false;
+  }
+  if (last != c->ready_last) return err_set(e, ERR_INTERNAL, "engine: the queue of events is torn"), false;
+  const struct request_list *lists[] = {&c->sched.running, &c->sched.waiting};
+  for (size_t i = 0; i < ARRAY_LEN(lists); i++)
+    for (const struct request *r = lists[i]->first; r; r = r->next)
+      if (r->finish != CYGNET_FINISH_NONE || r->n_tokens > r->tokens_cap || r->n_limit > c->limits.ctx_tokens)
+        return err_set(e, ERR_INTERNAL, "request %llu: is scheduled with %d tokens of at most %d", (unsigned long long)r->number,
+                       r->n_tokens, r->n_limit),
+               false;
+  return true;
+}

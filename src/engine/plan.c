@@ -1,0 +1,278 @@
+/* plan.c — how memory is shared out before anything is loaded.
+ *
+ *   budget = weights (as packed) + scratch (activations, logits, tables) + keys and values
+ *
+ * Of the two pools of keys and values at least one longest sequence fits in each. Above that they grow together, as far as the budget goes, to
+ *   full      max_running sequences of min(ctx, PLAN_TOKENS_EACH) tokens
+ *   sliding   max_running windows, and the prompt rows of one step: all that can be alive at once, however long the sequences are
+ */
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "engine/engine.h"
+
+enum {
+  PLAN_PAGE_TOKENS = 16,
+  PLAN_CHUNK_TOKENS = 512,
+  PLAN_RUNNING = 16,
+  PLAN_QUEUED = 1024,
+  PLAN_OUT_ROWS = 32,      /* logits of so many rows at once, or of all running requests */
+  PLAN_AHEAD_TOKENS = 64,  /* sched_config */
+  PLAN_TOKENS_EACH = 8192, /* of the full pool per running request */
+  PLAN_CTX_LEAST = 256,    /* the context is not halved below that by itself */
+  PLAN_CHUNK_MOST = 1 << 16,
+  PLAN_RUNNING_MOST = 4096,
+  PLAN_QUEUED_MOST = 1 << 20,
+  PLAN_STEPS = 256,       /* sizes tried between least and best */
+  PLAN_SAMPLE_BYTES = 40, /* per id of the vocabulary and sampling thread */
+};
+
+/* ---- options ---------------------------------------------------------------------------------------------------------------- */
+
+static int option_int(const char *name, int value, int dflt, int most, int *out, struct err *e) {
+  if (value < 0 || value > most)
+    return err_set(e, ERR_BAD_INPUT, "--%s: expected 1 to %d, or 0 for the default, found %d", name, most, value);
+  *out = value ? value : dflt;
+  return 0;
+}
+
+static int option_isa(const char *name, enum isa *out, struct err *e) {
+  static const char *const names[] = {[ISA_AUTO] = "auto", [ISA_REF] = "ref", [ISA_AVX2] = "avx2", [ISA_AVX512] = "avx512"};
+  if (!name) name = "auto";
+  for (size_t i = 0; i < ARRAY_LEN(names); i++)
+    if (!strcmp(name, names[i])) return *out = (enum isa)i, 0;
+  return err_set(e, ERR_BAD_INPUT, "--isa: expected auto, ref, avx2 or avx512, found \"%.40s\"", name);
+}
+
+static int option_kv_type(const char *name, struct plan *p, struct err *e) {
+  static const struct {
+    const char *name;
+    enum dtype type;
+  } types[] = {{"bf16", DTYPE_BF16}, {"f16", DTYPE_F16}, {"f32", DTYPE_F32}, {"q8_0", DTYPE_Q8_0}};
+  if (!name) name = "bf16";
+  for (size_t i = 0; i < ARRAY_LEN(types); i++)
+    if (!strcmp(name, types[i].name)) {
+      p->kv_type = types[i].name;
+      p->model.kv_dtype = types[i].type;
+      return 0;
+    }
+  return err_set(e, ERR_BAD_INPUT, "--kv-type: expected bf16, f16, f32 or q8_0, found \"%.40s\"", name);
+}
+
+static int read_options(struct plan *p, const struct cygnet_options *o, const struct model_config *c, struct err *e) {
+  struct model_plan *m = &p->model;
+  struct sched_config *s = &p->sched;
+  if (o->backend && strcmp(o->backend, "cpu")) return err_set(e, ERR_UNSUPPORTED, "--backend: expected cpu, found \"%.40s\"", o->backend);
+  if (o->attn && strcmp(o->attn, "cpu") && strcmp(o->attn, "ref"))
+    return err_set(e, ERR_BAD_INPUT, "--attn: expected cpu or ref, found \"%.40s\"", o->attn);
+  m->attn = o->attn && !strcmp(o->attn, "ref") ? &attn_ref_ops : &attn_cpu_ops;
+  m->quiet = o->quiet != 0;
+  if (option_isa(o->isa, &m->isa, e) || option_kv_type(o->kv_type, p, e)) return -1;
+  if (option_int("threads", o->threads, 0, 1024, &m->n_threads, e)) return -1;
+  if (option_int("page-size", o->page_tokens, PLAN_PAGE_TOKENS, 256, &m->page_tokens, e)) return -1;
+  if (m->page_tokens & (m->page_tokens - 1))
+    return err_set(e, ERR_BAD_INPUT, "--page-size: expected a power of two up to 256, found %d", m->page_tokens);
+  if (option_int("chunk", o->chunk_tokens, PLAN_CHUNK_TOKENS, PLAN_CHUNK_MOST, &s->chunk_tokens, e)) return -1;
+  if (option_int("max-running-requests", o->max_running, PLAN_RUNNING, PLAN_RUNNING_MOST, &s->max_running, e)) return -1;
+  if (option_int("max-queued-requests", o->max_queued, PLAN_QUEUED, PLAN_QUEUED_MOST, &s->max_queued, e)) return -1;
+  if (option_int("ctx", o->ctx_tokens, c->ctx_tokens, c->ctx_tokens, &p->ctx_tokens, e))
+    return err_prefix(e, "the model reaches %d tokens", c->ctx_tokens);
+  if (!(o->mem_fraction >= 0 && o->mem_fraction <= 1))
+    return err_set(e, ERR_BAD_INPUT, "--mem-fraction-static: expected more than 0 and up to 1, found %g", o->mem_fraction);
+  if (!(o->swa_full_ratio >= 0 && o->swa_full_ratio <= 1))
+    return err_set(e, ERR_BAD_INPUT, "--swa-full-tokens-ratio: expected more than 0 and up to 1, found %g", o->swa_full_ratio);
+  return 0;
+}
+
+/* ---- sizes -------------------------------------------------------------------------------------------------------------------- */
+
+static bool is_other_part(const char *name) { /* of a checkpoint that also has eyes */
+  return strstr(name, "vision_tower.") || strstr(name, "multi_modal_projector.");
+}
+
+/* Matrices as the instruction set wants them; vectors are converted to float32. */
+static size_t weights_in_memory(const struct kern *kern, const struct weights *w) {
+  size_t n_bytes = 0;
+  for (size_t i = 0; i < weights_count(w); i++) {
+    const char *name;
+    enum dtype dtype;
+    int n_dims;
+    int64_t shape[4];
+    size_t file_bytes;
+    weights_at(w, i, &name, &dtype, &n_dims, shape, &file_bytes);
+    if (is_other_part(name)) continue;
+    size_t here = file_bytes;
+    if (n_dims == 2 && dtype != DTYPE_NONE && shape[0] <= INT32_MAX && shape[1] <= INT32_MAX) {
+      struct weight t = {.dtype = dtype, .rows = (int)shape[0], .cols = (int)shape[1]};
+      if (dtype_row_bytes(dtype, (size_t)t.cols, &t.row_bytes)) {
+        size_t packed = gemm_packed_bytes(kern, &t);
+        if (packed) here = packed;
+      }
+    }
+    n_bytes += here;
+  }
+  return n_bytes;
+}
+
+/* What sizing works with. */
+struct sizing {
+  struct attn_layer layers[CONFIG_LAYERS_MAX];
+  int n_layers;
+  const struct kern *kern;
+  struct workers *workers; /* attention's scratch depends on their number */
+  struct kv *probe;        /* for its formula of pages; holds nothing */
+  double ratio;            /* of the sliding pool to the full one; 0 = by itself */
+};
+
+static struct attn_config attn_config_of(const struct plan *p, const struct sizing *z) {
+  const struct model_plan *m = &p->model;
+  return (struct attn_config){.layers = z->layers,
+                              .n_layers = z->n_layers,
+                              .kv_dtype = m->kv_dtype,
+                              .page_tokens = m->page_tokens,
+                              .n_pages = {m->n_pages[KV_FULL], m->n_pages[KV_SLIDING]},
+                              .rows_max = m->rows_max,
+                              .seqs_max = m->seqs_max,
+                              .tokens_max = m->tokens_max,
+                              .kern = z->kern,
+                              .workers = z->workers};
+}
+
+/* Give both pools i of PLAN_STEPS parts of what lies between the least and the best, and sum up. */
+static void lay_out(struct plan *p, const struct model_config *c, const struct sizing *z, int i) {
+  struct model_plan *m = &p->model;
+  int page = m->page_tokens, running = p->sched.max_running;
+  struct kv_short one = kv_pages_for(z->probe, p->ctx_tokens, p->sched.chunk_tokens);
+  struct kv_short decoding = kv_pages_for(z->probe, p->ctx_tokens, 1);
+  int64_t least[KV_KINDS], best[KV_KINDS];
+  for (int k = 0; k < KV_KINDS; k++) least[k] = best[k] = one.pages[k];
+  int64_t full_tokens = (int64_t)running * MIN(p->ctx_tokens, PLAN_TOKENS_EACH);
+  if (one.pages[KV_FULL]) best[KV_FULL] = MAX(least[KV_FULL], (full_tokens + page - 1) / page);
+  /* each window, the step's prompt rows, and one page for each place where those are cut */
+  if (one.pages[KV_SLIDING])
+    best[KV_SLIDING] = MAX(least[KV_SLIDING], (int64_t)running * (decoding.pages[KV_SLIDING] + 1) + div_up(p->sched.chunk_tokens, page));
+  for (int k = 0; k < KV_KINDS; k++) m->n_pages[k] = (int)MIN(least[k] + (best[k] - least[k]) * i / PLAN_STEPS, INT32_MAX / 4);
+  if (z->ratio > 0) m->n_pages[KV_SLIDING] = (int)MAX(least[KV_SLIDING], (int64_t)(z->ratio * m->n_pages[KV_FULL]));
+
+  m->tokens_max = p->ctx_tokens;
+  p->batch = (struct batch_shape){
+      .rows_max = m->rows_max, .seqs_max = m->seqs_max, .out_max = m->out_max, .tokens_max = m->tokens_max, .page_tokens = page};
+  struct attn_config ac = attn_config_of(p, z);
+  p->kv_bytes = attn_bytes(&ac);
+  size_t tables = (size_t)running * (size_t)div_up(m->tokens_max, page) * sizeof(struct kv_page);
+  size_t sampling = (size_t)p->n_samplers * (size_t)c->vocab * PLAN_SAMPLE_BYTES;
+  p->scratch_bytes = model_scratch_bytes(c, m) + batch_bytes(&p->batch) + tables + sampling;
+}
+
+static size_t needed(const struct plan *p) {
+  size_t sum;
+  if (size_add_overflows(p->weight_bytes, p->scratch_bytes, &sum) || size_add_overflows(sum, p->kv_bytes, &sum)) return SIZE_MAX;
+  return sum;
+}
+
+static int does_not_fit(const struct plan *p, const struct cygnet_options *o, struct err *e) {
+  char h[5][32];
+  return err_set(e, ERR_NO_MEMORY,
+                 "memory: needs %s at least (weights %s, scratch %s, keys and values of one sequence of %d tokens %s), may use %s%s; "
+                 "lower --ctx, --chunk or --max-running-requests, take --kv-type q8_0, or raise %s",
+                 mem_human(needed(p), h[0]), mem_human(p->weight_bytes, h[1]), mem_human(p->scratch_bytes, h[2]), p->ctx_tokens,
+                 mem_human(p->kv_bytes, h[3]), mem_human(p->budget_bytes, h[4]), o->mem_bytes ? "" : " of what is free", "--mem");
+}
+
+/* The longest context that fits when the caller named none, then the largest pools. */
+static int share_out(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct sizing *z, struct err *e) {
+  for (;;) {
+    lay_out(p, c, z, 0);
+    if (needed(p) <= p->budget_bytes) break;
+    if (o->ctx_tokens || p->ctx_tokens / 2 < PLAN_CTX_LEAST) return does_not_fit(p, o, e);
+    p->ctx_tokens /= 2;
+    p->ctx_reduced = true;
+  }
+  int fits = 0, does_not = PLAN_STEPS + 1;
+  while (does_not - fits > 1) {
+    int i = (fits + does_not) / 2;
+    lay_out(p, c, z, i);
+    *(needed(p) <= p->budget_bytes ? &fits : &does_not) = i;
+  }
+  lay_out(p, c, z, fits);
+  return 0;
+}
+
+static int sizing_open(struct sizing *z, const struct plan *p, const struct cygnet_options *o, const struct model_config *c,
+                       struct err *e) {
+  memset(z, 0, sizeof *z);
+  z->ratio = o->swa_full_ratio;
+  z->n_layers = model_attn_layers(c, z->layers);
+  struct kv_config kc = {.page_tokens = p->model.page_tokens, .seqs_max = 1, .tokens_max = 1};
+  for (int l = 0; l < z->n_layers; l++) kc.n_pages[z->layers[l].kind] = 1;
+  if (kc.n_pages[KV_SLIDING]) kc.window_tokens = c->window_tokens;
+  if (z->ratio > 0 && (!kc.n_pages[KV_SLIDING] || !kc.n_pages[KV_FULL]))
+    return err_set(e, ERR_BAD_INPUT, "--swa-full-tokens-ratio: the model has %s layers only", kc.n_pages[KV_FULL] ? "full" : "sliding");
+  return (z->kern = kern_select(p->model.isa, e)) && (z->workers = workers_new(p->model.n_threads, e)) && (z->probe = kv_new(&kc, e)) ? 0
+                                                                                                                                      : -1;
+}
+
+static void sizing_close(struct sizing *z) {
+  kv_delete(z->probe);
+  workers_delete(z->workers);
+}
+
+int plan_make(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct weights *w, struct err *e) {
+  memset(p, 0, sizeof *p);
+  if (read_options(p, o, c, e)) return -1;
+  struct model_plan *m = &p->model;
+  struct sched_config *s = &p->sched;
+  m->rows_max = s->rows_max = s->chunk_tokens + s->max_running;
+  m->out_max = s->out_max = MIN(MAX(s->max_running, PLAN_OUT_ROWS), m->rows_max);
+  m->seqs_max = s->max_running;
+  s->ahead_tokens = PLAN_AHEAD_TOKENS;
+
+  size_t free_bytes = mem_available_bytes();
+  double fraction = o->mem_fraction > 0 ? o->mem_fraction : 0.8;
+  p->budget_bytes = o->mem_bytes ? o->mem_bytes : free_bytes ? (size_t)((double)free_bytes * fraction) : SIZE_MAX;
+
+  struct sizing z;
+  int failed = sizing_open(&z, p, o, c, e);
+  if (!failed) {
+    p->n_samplers = MIN(s->max_running, workers_count(z.workers));
+    p->weight_bytes = weights_in_memory(z.kern, w);
+    for (int l = 0; l < z.n_layers; l++) {
+      const struct attn_layer *y = &z.layers[l];
+      if (y->owner == l) p->token_bytes[y->kind] += attn_slot_bytes(m->kv_dtype, y->n_kv, y->head_dim);
+    }
+    failed = share_out(p, o, c, &z, e);
+  }
+  sizing_close(&z);
+  if (failed) return -1;
+  if (p->ctx_reduced)
+    log_line(LOG_WARN, "engine", "context reduced to %d tokens of the model's %d: more does not fit; --ctx or --mem decide otherwise",
+             p->ctx_tokens, c->ctx_tokens);
+  p->kv = (struct kv_config){.page_tokens = m->page_tokens,
+                             .n_pages = {m->n_pages[KV_FULL], m->n_pages[KV_SLIDING]},
+                             .window_tokens = m->n_pages[KV_SLIDING] ? c->window_tokens : 0,
+                             .seqs_max = s->max_running,
+                             .tokens_max = p->ctx_tokens};
+  return 0;
+}
+
+/* ---- for people ------------------------------------------------------------------------------------------------------------------ */
+
+void plan_print(const struct plan *p, const struct model_config *c, struct buf *out) {
+  char h[3][32];
+  const struct model_plan *m = &p->model;
+  long long full = (long long)m->n_pages[KV_FULL] * m->page_tokens, sliding = (long long)m->n_pages[KV_SLIDING] * m->page_tokens;
+  buf_printf(out, "weights            %s\n", mem_human(p->weight_bytes, h[0]));
+  buf_printf(out, "keys and values    %s  (", mem_human(p->kv_bytes, h[0]));
+  if (full) buf_printf(out, "%lld tokens full at %s", full, mem_human(p->token_bytes[KV_FULL], h[0]));
+  if (sliding) buf_printf(out, "%s%lld sliding at %s", full ? ", " : "", sliding, mem_human(p->token_bytes[KV_SLIDING], h[0]));
+  buf_printf(out, "; %s)\n", p->kv_type);
+  buf_printf(out, "scratch            %s\n", mem_human(p->scratch_bytes, h[0]));
+  buf_printf(out, "together           %s", mem_human(needed(p), h[0]));
+  if (p->budget_bytes != SIZE_MAX) buf_printf(out, " of %s", mem_human(p->budget_bytes, h[1]));
+  buf_printf(out, "\ncontext            %d tokens", p->ctx_tokens);
+  if (p->ctx_tokens < c->ctx_tokens) buf_printf(out, " of the model's %d", c->ctx_tokens);
+  if (c->window_tokens) buf_printf(out, ", window %d", c->window_tokens);
+  buf_printf(out, "\nrequests           %d running, %d waiting; %d prompt tokens a step\n", p->sched.max_running, p->sched.max_queued,
+             p->sched.chunk_tokens);
+}

@@ -1,0 +1,155 @@
+/* request.c — a request from the caller's description to its own memory. */
+#include "engine/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/rng.h"
+
+/* ---- checks ----------------------------------------------------------------------------------------------------------------- */
+
+static int check_prompt(const struct cygnet_request *from, const struct request_limits *limits, struct err *e) {
+  int ctx = limits->ctx_tokens;
+  if (from->n_prompt == 0 || !from->prompt) return err_set(e, ERR_BAD_INPUT, "prompt: expected 1 token or more, found none");
+  if (from->max_tokens < -1)
+    return err_set(e, ERR_BAD_INPUT, "max_tokens: expected 0 or more, or -1 for as many as fit, found %d", from->max_tokens);
+  if (from->n_prompt > (size_t)ctx) return err_set(e, ERR_BAD_INPUT, "prompt: has %zu tokens, the context holds %d", from->n_prompt, ctx);
+  if (from->n_prompt == (size_t)ctx && from->max_tokens != 0)
+    return err_set(e, ERR_BAD_INPUT, "prompt: has %zu tokens, the context holds %d and needs room for an answer", from->n_prompt, ctx);
+  for (size_t i = 0; i < from->n_prompt; i++)
+    if (from->prompt[i] < 0 || from->prompt[i] >= limits->vocab)
+      return err_set(e, ERR_BAD_INPUT, "prompt[%zu]: expected an id from 0 to %d, found %d", i, limits->vocab - 1, from->prompt[i]);
+  return 0;
+}
+
+static int check_counts(const struct cygnet_request *from, struct err *e) {
+  if (from->n_stop > STOP_STRINGS_MAX)
+    return err_set(e, ERR_BAD_INPUT, "stop: expected at most %d strings, found %zu", STOP_STRINGS_MAX, from->n_stop);
+  if (from->n_stop_ids > REQUEST_STOP_IDS_MAX)
+    return err_set(e, ERR_BAD_INPUT, "stop_token_ids: expected at most %d ids, found %zu", REQUEST_STOP_IDS_MAX, from->n_stop_ids);
+  if (from->sampling.n_bias > SAMPLE_BIAS_MAX)
+    return err_set(e, ERR_BAD_INPUT, "logit_bias: expected at most %d entries, found %zu", SAMPLE_BIAS_MAX, from->sampling.n_bias);
+  if (from->logprobs < 0 || from->logprobs > 1 + SAMPLE_TOP_MAX)
+    return err_set(e, ERR_BAD_INPUT, "top_logprobs: expected 0 to %d, found %d", SAMPLE_TOP_MAX, from->logprobs - 1);
+  return 0;
+}
+
+/* ---- parts ------------------------------------------------------------------------------------------------------------------- */
+
+static int set_sampling(struct request *r, const struct cygnet_request *from, const struct request_limits *limits, struct err *e) {
+  const struct cygnet_sampling *s = &from->sampling;
+  struct sample_bias bias[SAMPLE_BIAS_MAX];
+  for (size_t i = 0; i < s->n_bias; i++) bias[i] = (struct sample_bias){.id = s->bias[i].id, .bias = s->bias[i].bias};
+  int32_t stop_ids[REQUEST_STOP_IDS_MAX + CONFIG_EOS_MAX];
+  int n_stop_ids = (int)from->n_stop_ids;
+  for (int i = 0; i < n_stop_ids; i++) stop_ids[i] = from->stop_ids[i];
+  for (int i = 0; i < limits->n_eos && !from->ignore_eos; i++) stop_ids[n_stop_ids++] = limits->eos[i];
+
+  struct sample_params p = {.temperature = s->temperature,
+                            .top_p = s->top_p != 0 ? s->top_p : 1,
+                            .min_p = s->min_p,
+                            .frequency_penalty = s->frequency_penalty,
+                            .presence_penalty = s->presence_penalty,
+                            .repetition_penalty = s->repetition_penalty != 0 ? s->repetition_penalty : 1,
+                            .top_k = s->top_k != 0 ? s->top_k : -1,
+                            .min_tokens = s->min_tokens,
+                            .max_tokens = from->max_tokens,
+                            .n_logprobs = from->logprobs - 1,
+                            .seed = s->has_seed ? s->seed : rng_system_seed(),
+                            .bias = bias,
+                            .n_bias = (int)s->n_bias,
+                            .stop_ids = stop_ids,
+                            .n_stop_ids = n_stop_ids};
+  r->top_max = MAX(0, p.n_logprobs);
+  return sample_state_init(&r->sampling, &p, limits->vocab, r->n_limit - r->n_prompt, e);
+}
+
+static int set_stop(struct request *r, const struct cygnet_request *from, struct err *e) {
+  if (from->n_stop == 0) return 0;
+  struct str strings[STOP_STRINGS_MAX];
+  for (size_t i = 0; i < from->n_stop; i++) strings[i] = str_c(from->stop[i]);
+  r->stop = stop_new(strings, (int)from->n_stop, from->keep_stop != 0, e);
+  return r->stop ? 0 : -1;
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------------------- */
+
+struct request *request_new(const struct cygnet_request *from, const struct request_limits *limits, struct err *e) {
+  if (check_prompt(from, limits, e) || check_counts(from, e)) return NULL;
+  struct request *r = xcalloc(1, sizeof *r);
+  r->state = REQUEST_DONE; /* in no list yet */
+  r->priority = from->priority;
+  r->n_prompt = r->n_tokens = r->tokens_cap = (int)from->n_prompt;
+  int room = limits->ctx_tokens - r->n_prompt;
+  r->n_limit = r->n_prompt + (from->max_tokens < 0 ? room : MIN(from->max_tokens, room));
+  r->tokens = xmalloc(from->n_prompt * sizeof *r->tokens);
+  memcpy(r->tokens, from->prompt, from->n_prompt * sizeof *r->tokens);
+
+  if (set_sampling(r, from, limits, e) || set_stop(r, from, e)) goto fail;
+  detok_init(&r->detok, limits->tok, !from->show_special);
+  buf_init(&r->text, 0);
+  r->keep_stop = from->keep_stop != 0;
+  r->matched_stop = -1;
+  r->matched_id = -1;
+  r->on_logits = from->on_logits;
+  r->on_hidden = from->on_hidden;
+  r->callback_ctx = from->callback_ctx;
+  r->user = from->user;
+  r->arrived_ns = clock_ns();
+  return r;
+fail:
+  request_delete(r);
+  return NULL;
+}
+
+void request_delete(struct request *r) {
+  if (!r) return;
+  CHECK(!r->kv.pairs);
+  sample_state_free(&r->sampling);
+  stop_delete(r->stop);
+  buf_free(&r->text);
+  free(r->tokens);
+  free(r->new_tokens);
+  free(r->new_top);
+  free(r);
+}
+
+/* ---- tokens ------------------------------------------------------------------------------------------------------------------- */
+
+void request_push(struct request *r, int32_t id) {
+  CHECK(r->n_tokens < r->n_limit);
+  if (r->n_tokens == r->tokens_cap) { /* grows by half: a long limit that is never reached costs nothing */
+    r->tokens_cap = MIN(r->n_limit, r->tokens_cap + r->tokens_cap / 2 + 32);
+    r->tokens = xrealloc(r->tokens, (size_t)r->tokens_cap * sizeof *r->tokens);
+  }
+  r->tokens[r->n_tokens++] = id;
+}
+
+void request_put_token(struct request *r, const struct sample_result *from) {
+  if (r->n_new_tokens == r->new_tokens_cap) {
+    r->new_tokens_cap = r->new_tokens_cap ? 2 * r->new_tokens_cap : 1; /* one is enough for whoever reads after each step */
+    size_t n = (size_t)r->new_tokens_cap;
+    r->new_tokens = xrealloc(r->new_tokens, n * sizeof *r->new_tokens);
+    if (r->top_max) r->new_top = xrealloc(r->new_top, n * (size_t)r->top_max * sizeof *r->new_top);
+  }
+  struct cygnet_token *t = &r->new_tokens[r->n_new_tokens];
+  *t = (struct cygnet_token){.id = from->id};
+  if (r->sampling.params.n_logprobs >= 0) {
+    struct cygnet_logprob *top = r->new_top + (size_t)r->n_new_tokens * (size_t)r->top_max;
+    t->logprob = from->logprob;
+    t->n_top = MIN(from->n_top, r->top_max);
+    for (int i = 0; i < t->n_top; i++) top[i] = (struct cygnet_logprob){.id = from->top[i].id, .logprob = from->top[i].logprob};
+  }
+  r->n_new_tokens++;
+}
+
+void request_link_top(struct request *r) {
+  for (int i = 0; i < r->n_new_tokens; i++) r->new_tokens[i].top = r->top_max ? r->new_top + (size_t)i * (size_t)r->top_max : NULL;
+}
+
+void request_clear_output(struct request *r) {
+  buf_clear(&r->text);
+  r->n_new_tokens = 0;
+}

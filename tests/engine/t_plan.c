@@ -1,0 +1,283 @@
+/* t_plan.c — memory shared out before loading: what fits, what is refused and how it is said. Needs a model's tables, never its numbers. */
+#include "test.h"
+
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "engine/engine.h"
+
+static struct weights *weights;
+static struct model_config config; /* tiny: 8 layers, one full; window 8; 1024 tokens */
+
+static int setup(void **state) {
+  (void)state;
+  struct err e = {0};
+  log_set_level(LOG_ERROR);
+  weights = weights_open(test_path("golden/gemma3-text-tiny"), &config, &e);
+  if (!weights) fail_msg("%s", e.msg);
+  return 0;
+}
+
+static int teardown(void **state) {
+  (void)state;
+  weights_close(weights);
+  return 0;
+}
+
+static size_t needed(const struct plan *p) { return p->weight_bytes + p->kv_bytes + p->scratch_bytes; }
+
+static struct plan plan_of(struct cygnet_options o, const struct model_config *c) {
+  struct plan p;
+  struct err e = {0};
+  o.threads = o.threads ? o.threads : 1;
+  if (plan_make(&p, &o, c, weights, &e)) fail_msg("%s", e.msg);
+  return p;
+}
+
+/* What holds for every plan that was made. */
+static void check_plan(const struct plan *p, const struct model_config *c) {
+  const struct model_plan *m = &p->model;
+  struct kv *kv = kv_new(&p->kv, NULL);
+  assert_non_null(kv);
+  struct kv_short one = kv_pages_for(kv, p->ctx_tokens, p->sched.chunk_tokens);
+  for (int k = 0; k < KV_KINDS; k++) {
+    assert_true(p->kv.n_pages[k] >= one.pages[k]); /* one longest sequence */
+    assert_int_equal(p->kv.n_pages[k] > 0, p->token_bytes[k] > 0);
+    assert_int_equal(p->kv.n_pages[k], m->n_pages[k]);
+    size_t pool = (size_t)(p->kv.n_pages[k] + 1) * (size_t)p->kv.page_tokens * p->token_bytes[k];
+    assert_true(p->kv_bytes >= pool);
+  }
+  kv_delete(kv);
+  assert_true(needed(p) <= p->budget_bytes);
+  assert_true(p->ctx_tokens >= 1 && p->ctx_tokens <= c->ctx_tokens);
+  assert_int_equal(m->rows_max, p->sched.chunk_tokens + p->sched.max_running);
+  assert_true(m->out_max >= p->sched.max_running && m->out_max <= m->rows_max);
+  assert_int_equal(p->sched.rows_max, m->rows_max);
+  assert_int_equal(p->sched.out_max, m->out_max);
+  assert_int_equal(p->batch.rows_max, m->rows_max);
+  assert_int_equal(p->kv.tokens_max, p->ctx_tokens);
+  assert_int_equal(m->tokens_max, p->ctx_tokens);
+  assert_int_equal(p->kv.seqs_max, p->sched.max_running);
+}
+
+static void defaults(void **state) {
+  (void)state;
+  struct plan p = plan_of((struct cygnet_options){0}, &config);
+  check_plan(&p, &config);
+  assert_int_equal(p.ctx_tokens, 1024);
+  assert_false(p.ctx_reduced);
+  assert_int_equal(p.kv.page_tokens, 16);
+  assert_int_equal(p.sched.chunk_tokens, 512);
+  assert_int_equal(p.sched.max_running, 16);
+  assert_int_equal(p.sched.max_queued, 1024);
+  assert_string_equal(p.kv_type, "bf16");
+  assert_int_equal(p.token_bytes[KV_FULL], 2 * 64 * 2); /* keys and values, 64 wide, 2 bytes */
+  assert_int_equal(p.token_bytes[KV_SLIDING], 7 * 2 * 64 * 2);
+  assert_int_equal(p.kv.n_pages[KV_FULL], 16 * 1024 / 16);
+  assert_true(p.kv.n_pages[KV_SLIDING] * 16 < 2048); /* windows and one step, not sequences */
+}
+
+static void scratch_is_counted(void **state) {
+  (void)state;
+  struct plan p = plan_of((struct cygnet_options){.threads = 2, .max_running = 3}, &config);
+  size_t tables = 3 * (1024 / 16) * sizeof(struct kv_page), sampling = (size_t)(2 * 512 * 40);
+  assert_int_equal(p.scratch_bytes, model_scratch_bytes(&config, &p.model) + batch_bytes(&p.batch) + tables + sampling);
+}
+
+/* All windows and a whole step's prompt rows fit in the sliding pool, however they fall. */
+static void sliding_pool_is_never_short(void **state) {
+  (void)state;
+  uint64_t rng = 17;
+  for (int round = 0; round < 60; round++) {
+    struct cygnet_options o = {.page_tokens = 1 << test_rand_int(&rng, 0, 5),
+                               .chunk_tokens = test_rand_int(&rng, 1, 60),
+                               .max_running = test_rand_int(&rng, 1, 8),
+                               .ctx_tokens = 400};
+    struct plan p = plan_of(o, &config);
+    check_plan(&p, &config);
+    struct kv *kv = kv_new(&p.kv, NULL);
+    struct kv_seq seqs[8] = {{0}};
+    for (int i = 0; i < o.max_running; i++) assert_true(kv_seq_open(kv, &seqs[i]));
+    for (int step = 0; step < 40; step++) {
+      int left = o.chunk_tokens;
+      for (int i = 0; i < o.max_running; i++) kv_drop_window(kv, &seqs[i], seqs[i].n_tokens);
+      for (int i = 0; i < o.max_running; i++) {
+        int n = test_rand_int(&rng, 0, 2) ? 1 : 1 + test_rand_int(&rng, 0, left); /* a decoding row is not of the chunk */
+        n = MIN(n, 400 - seqs[i].n_tokens);
+        if (n <= 0) continue;
+        left -= n - 1;
+        struct kv_short lack = kv_reserve(kv, &seqs[i], n);
+        assert_int_equal(lack.pages[KV_SLIDING], 0);
+        assert_int_equal(lack.pages[KV_FULL], 0);
+        kv_commit(kv, &seqs[i], n);
+      }
+    }
+    for (int i = 0; i < o.max_running; i++) kv_seq_close(kv, &seqs[i]);
+    kv_delete(kv);
+  }
+}
+
+/* From nothing to plenty: first a refusal, then shorter contexts, then the whole one and growing pools. Never more than allowed. */
+static void every_budget(void **state) {
+  (void)state;
+  int ctx_before = 0, full_before = 0;
+  bool refused = false, halved = false;
+  for (size_t budget = 1 << 20; budget < 40u << 20; budget += budget / 64) {
+    struct cygnet_options o = {.mem_bytes = budget, .threads = 1, .chunk_tokens = 32, .max_running = 2, .kv_type = "f32"};
+    struct plan p;
+    struct err e = {0};
+    if (plan_make(&p, &o, &config, weights, &e)) {
+      assert_int_equal(ctx_before, 0); /* more never fits worse */
+      assert_int_equal(e.code, ERR_NO_MEMORY);
+      refused = true;
+      continue;
+    }
+    check_plan(&p, &config);
+    assert_int_equal(p.budget_bytes, budget);
+    assert_true(p.ctx_tokens >= ctx_before);
+    if (p.ctx_tokens == ctx_before) assert_true(p.kv.n_pages[KV_FULL] >= full_before);
+    assert_int_equal(p.ctx_reduced, p.ctx_tokens < 1024);
+    halved |= p.ctx_tokens == 512;
+    ctx_before = p.ctx_tokens;
+    full_before = p.kv.n_pages[KV_FULL];
+  }
+  assert_true(refused && halved);
+  assert_int_equal(ctx_before, 1024);
+  assert_int_equal(full_before, 2 * 1024 / 16);
+}
+
+static void one_byte_too_few(void **state) {
+  (void)state;
+  struct cygnet_options o = {.threads = 1, .ctx_tokens = 1024, .max_running = 2};
+  size_t lo = 0, hi = (size_t)1 << 30;
+  struct plan p;
+  struct err e = {0};
+  while (hi - lo > 1) {
+    o.mem_bytes = lo + (hi - lo) / 2;
+    *(plan_make(&p, &o, &config, weights, &e) ? &lo : &hi) = o.mem_bytes;
+  }
+  o.mem_bytes = hi;
+  assert_int_equal(plan_make(&p, &o, &config, weights, &e), 0);
+  check_plan(&p, &config);
+  assert_int_equal(needed(&p), hi);
+  assert_int_equal(p.kv.n_pages[KV_FULL], 1024 / 16);
+  for (int more = 1; more < 40; more++) { /* what is left over goes to the pools, never beyond the limit */
+    o.mem_bytes = hi + (size_t)more * 7777;
+    assert_int_equal(plan_make(&p, &o, &config, weights, &e), 0);
+    check_plan(&p, &config);
+    assert_true(more < 4 || p.kv.n_pages[KV_FULL] > 1024 / 16);
+    assert_true(o.mem_bytes - needed(&p) < 50000 || p.kv.n_pages[KV_FULL] == 2 * 1024 / 16);
+  }
+  o.mem_bytes = lo; /* a context that was asked for is not reduced */
+  assert_int_equal(plan_make(&p, &o, &config, weights, &e), -1);
+  assert_int_equal(e.code, ERR_NO_MEMORY);
+  const char *says[] = {"needs", "weights", "1024 tokens", "may use", "--ctx", "--kv-type q8_0", "--max-running-requests", "--mem"};
+  for (size_t i = 0; i < ARRAY_LEN(says); i++)
+    if (!strstr(e.msg, says[i])) fail_msg("\"%s\" does not say %s", e.msg, says[i]);
+}
+
+static void kv_types_and_levels(void **state) {
+  (void)state;
+  size_t f32 = plan_of((struct cygnet_options){.kv_type = "f32"}, &config).token_bytes[KV_FULL];
+  assert_int_equal(f32, 2 * 64 * 4);
+  assert_int_equal(plan_of((struct cygnet_options){.kv_type = "f16"}, &config).token_bytes[KV_FULL], f32 / 2);
+  assert_int_equal(plan_of((struct cygnet_options){.kv_type = "q8_0"}, &config).token_bytes[KV_FULL], f32 / 128 * 34);
+  struct plan ref = plan_of((struct cygnet_options){.isa = "ref", .attn = "ref"}, &config);
+  assert_ptr_equal(ref.model.attn, &attn_ref_ops);
+  assert_int_equal(ref.weight_bytes / 1000, weights_total_bytes(weights) / 1000); /* computes from the file's own bytes */
+}
+
+static void ratio_of_the_pools(void **state) {
+  (void)state;
+  struct plan by_itself = plan_of((struct cygnet_options){.max_running = 2}, &config);
+  struct plan half = plan_of((struct cygnet_options){.max_running = 2, .swa_full_ratio = 0.5}, &config);
+  check_plan(&half, &config);
+  assert_int_equal(half.kv.n_pages[KV_SLIDING], half.kv.n_pages[KV_FULL] / 2);
+  struct plan tiny = plan_of((struct cygnet_options){.max_running = 2, .swa_full_ratio = 1e-9}, &config);
+  check_plan(&tiny, &config); /* one sequence's need at least */
+  assert_true(tiny.kv.n_pages[KV_SLIDING] <= by_itself.kv.n_pages[KV_SLIDING]);
+}
+
+static void models_of_one_kind(void **state) {
+  (void)state;
+  struct model_config one = config;
+  for (int sliding = 0; sliding < 2; sliding++) {
+    for (int l = 0; l < one.n_layers; l++) one.layers[l].kind = sliding ? LAYER_SLIDING : LAYER_FULL;
+    struct plan p = plan_of((struct cygnet_options){0}, &one);
+    check_plan(&p, &one);
+    assert_int_equal(p.kv.n_pages[sliding ? KV_FULL : KV_SLIDING], 0);
+    assert_int_equal(p.kv.window_tokens, sliding ? 8 : 0);
+    struct cygnet_options o = {.threads = 1, .swa_full_ratio = 0.5};
+    struct err e = {0};
+    assert_int_equal(plan_make(&p, &o, &one, weights, &e), -1);
+    assert_int_equal(e.code, ERR_BAD_INPUT);
+  }
+}
+
+static void options_out_of_range(void **state) {
+  (void)state;
+  const struct {
+    struct cygnet_options o;
+    const char *says;
+  } cases[] = {
+      {{.threads = -1}, "--threads"},
+      {{.ctx_tokens = -1}, "--ctx"},
+      {{.ctx_tokens = 1025}, "1024"},
+      {{.page_tokens = 3}, "--page-size"},
+      {{.page_tokens = 512}, "--page-size"},
+      {{.page_tokens = -16}, "--page-size"},
+      {{.chunk_tokens = -1}, "--chunk"},
+      {{.chunk_tokens = 1 << 20}, "--chunk"},
+      {{.max_running = -1}, "--max-running-requests"},
+      {{.max_running = 100000}, "--max-running-requests"},
+      {{.max_queued = -1}, "--max-queued-requests"},
+      {{.kv_type = "int4"}, "bf16, f16, f32 or q8_0"},
+      {{.isa = "sse"}, "--isa"},
+      {{.attn = "flash"}, "--attn"},
+      {{.backend = "cuda"}, "--backend"},
+      {{.mem_fraction = 1.5}, "--mem-fraction-static"},
+      {{.mem_fraction = -0.5}, "--mem-fraction-static"},
+      {{.swa_full_ratio = 2}, "--swa-full-tokens-ratio"},
+      {{.mem_bytes = 1}, "--mem"},
+  };
+  for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+    struct plan p;
+    struct err e = {0};
+    assert_int_equal(plan_make(&p, &cases[i].o, &config, weights, &e), -1);
+    if (!strstr(e.msg, cases[i].says)) fail_msg("case %zu: \"%s\" does not say \"%s\"", i, e.msg, cases[i].says);
+  }
+}
+
+static void printed(void **state) {
+  (void)state;
+  struct plan p = plan_of((struct cygnet_options){.ctx_tokens = 512, .mem_bytes = 1u << 30}, &config);
+  struct buf b;
+  buf_init(&b, 0);
+  plan_print(&p, &config, &b);
+  const char *says[] = {
+      "weights",    "8192 tokens full at 256 B",      "sliding at 1.8 KiB", "bf16",
+      "of 1.0 GiB", "512 tokens of the model's 1024", "window 8",           "16 running, 1024 waiting; 512 prompt tokens"};
+  for (size_t i = 0; i < ARRAY_LEN(says); i++)
+    if (!strstr(buf_cstr(&b), says[i])) fail_msg("\"%s\" does not say \"%s\"", buf_cstr(&b), says[i]);
+  buf_free(&b);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(defaults),
+    cmocka_unit_test(scratch_is_counted),
+    cmocka_unit_test(sliding_pool_is_never_short),
+    cmocka_unit_test(every_budget),
+    cmocka_unit_test(one_byte_too_few),
+    cmocka_unit_test(kv_types_and_levels),
+    cmocka_unit_test(ratio_of_the_pools),
+    cmocka_unit_test(models_of_one_kind),
+    cmocka_unit_test(options_out_of_range),
+    cmocka_unit_test(printed),
+};
+
+int main(void) {
+  const char *filter = getenv("CYGNET_TEST_FILTER");
+  if (filter && *filter) cmocka_set_test_filter(filter);
+  return cmocka_run_group_tests(tests, setup, teardown) ? 1 : 0;
+}

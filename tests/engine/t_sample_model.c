@@ -1,0 +1,234 @@
+/* t_sample_model.c — the real Gemma 3 270M through the public interface, held against float32 results of an independent implementation.
+ *
+ * tests/golden/gemma3-270m/golden.safetensors, per prompt: ids, the 64 best log-probabilities of every position, 32 greedy steps with their margins.
+ * KL divergence of a position: over the 64 best and, as one more outcome, everything else.
+ * The model is downloaded by test.sh into build/models; without it (or in sanitizer builds, which would take minutes) these tests are skipped.
+ */
+#include "test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cygnet.h"
+#include "files/safetensors.h"
+
+static const char *sample_model(void) {
+#ifdef CYGNET_DEBUG
+  return NULL;
+#else
+  const char *path = getenv("CYGNET_SAMPLE_MODEL");
+  if (!path) path = test_path("../build/models/gemma-3-270m-q4_k_m.gguf");
+  if (access(path, R_OK) == 0) return path;
+  printf("  no %s: run ./test.sh once to fetch it\n", path);
+  return NULL;
+#endif
+}
+
+static struct cygnet *open_model(const char *isa, const char *kv_type, int chunk, int threads) {
+  struct cygnet_error e = {0};
+  struct cygnet_options o = {.model = sample_model(),
+                             .isa = isa,
+                             .kv_type = kv_type,
+                             .chunk_tokens = chunk,
+                             .threads = threads,
+                             .ctx_tokens = 2048,
+                             .max_running = 4,
+                             .quiet = 1};
+  struct cygnet *c = cygnet_open(&o, &e);
+  if (!c) fail_msg("%s", e.message);
+  return c;
+}
+
+static const struct st_tensor *find(const struct safetensors *s, const char *prompt, const char *what) {
+  char name[64];
+  snprintf(name, sizeof name, "%s.%s", prompt, what);
+  const struct st_tensor *t = safetensors_find(s, name);
+  if (!t) fail_msg("no tensor %s", name);
+  return t;
+}
+
+/* ---- scoring -------------------------------------------------------------------------------------------------------------- */
+
+struct score {
+  const int32_t *top_ids;    /* [T, 64] */
+  const float *top_logprobs; /* [T, 64] */
+  int n_prompt;
+  const int32_t *greedy; /* continued, teacher-forced: position n_prompt - 1 + i predicts greedy[i] */
+  const float *margin;
+  int n_greedy;
+  double kl;
+  int n_positions, n_top1, n_clear, n_wrong;
+};
+
+static double log_softmax_shift(const float *x, int n) {
+  float max = x[0];
+  for (int i = 1; i < n; i++) max = x[i] > max ? x[i] : max;
+  double sum = 0;
+  for (int i = 0; i < n; i++) sum += exp((double)x[i] - (double)max);
+  return (double)max + log(sum);
+}
+
+static void on_logits(void *ctx, int position, const float *x, int vocab) {
+  struct score *s = ctx;
+  int best = 0;
+  for (int i = 1; i < vocab; i++)
+    if (x[i] > x[best]) best = i;
+  if (position >= s->n_prompt - 1) {
+    int step = position - (s->n_prompt - 1);
+    if (step < s->n_greedy && s->margin[step] > 0.25f) {
+      s->n_clear++;
+      s->n_wrong += best != s->greedy[step];
+    }
+  }
+  if (position >= s->n_prompt) return;
+  double shift = log_softmax_shift(x, vocab), kl = 0, rest_p = 1, rest_q = 1;
+  for (int i = 0; i < 64; i++) {
+    double lp = (double)s->top_logprobs[position * 64 + i], lq = (double)x[s->top_ids[position * 64 + i]] - shift, p = exp(lp);
+    kl += p * (lp - lq);
+    rest_p -= p;
+    rest_q -= exp(lq);
+  }
+  if (rest_p > 1e-9 && rest_q > 1e-12) kl += rest_p * (log(rest_p) - log(rest_q));
+  s->kl += kl;
+  s->n_positions++;
+  s->n_top1 += best == s->top_ids[position * 64];
+}
+
+static void run_to_end(struct cygnet *c) {
+  struct cygnet_event ev;
+  do
+    while (cygnet_next_event(c, &ev))
+      if (ev.finish == CYGNET_FINISH_ERROR) fail_msg("%s", ev.error.message);
+  while (cygnet_step(c));
+  while (cygnet_next_event(c, &ev))
+    if (ev.finish == CYGNET_FINISH_ERROR) fail_msg("%s", ev.error.message);
+}
+
+static void submit_scored(struct cygnet *c, const struct safetensors *g, const char *prompt, struct score *s) {
+  struct cygnet_error e = {0};
+  const struct st_tensor *ids = find(g, prompt, "ids"), *greedy = find(g, prompt, "greedy");
+  s->n_prompt = (int)ids->shape[0];
+  s->n_greedy = (int)greedy->shape[0];
+  s->top_ids = find(g, prompt, "top_ids")->data;
+  s->top_logprobs = find(g, prompt, "top_logprobs")->data;
+  s->greedy = greedy->data;
+  s->margin = find(g, prompt, "greedy_margin")->data;
+  int32_t *all = malloc((size_t)(s->n_prompt + s->n_greedy) * sizeof *all);
+  memcpy(all, ids->data, (size_t)s->n_prompt * sizeof *all);
+  memcpy(all + s->n_prompt, s->greedy, (size_t)s->n_greedy * sizeof *all);
+  struct cygnet_request r = {
+      .prompt = all, .n_prompt = (size_t)(s->n_prompt + s->n_greedy - 1), .max_tokens = 0, .on_logits = on_logits, .callback_ctx = s};
+  if (!cygnet_submit(c, &r, &e)) fail_msg("%s", e.message);
+  free(all);
+}
+
+static void score_model(const char *isa, const char *kv_type, double *kl, double *top1, int *n_wrong) {
+  static const char *const prompts[] = {"short", "code", "story"};
+  struct safetensors g;
+  struct err fe = {0};
+  if (safetensors_open(&g, test_path("golden/gemma3-270m/golden.safetensors"), &fe)) fail_msg("%s", fe.msg);
+  struct cygnet *c = open_model(isa, kv_type, 0, 0);
+  double sum = 0;
+  int n = 0, hits = 0;
+  *n_wrong = 0;
+  for (size_t i = 0; i < ARRAY_LEN(prompts); i++) {
+    struct score s = {0};
+    submit_scored(c, &g, prompts[i], &s);
+    run_to_end(c);
+    assert_int_equal(s.n_positions, s.n_prompt);
+    printf("  %-6s %-5s %-6s mean KL %.6f, top-1 %.1f %%, greedy: %d clear steps, %d wrong\n", isa, kv_type, prompts[i],
+           s.kl / s.n_positions, 100.0 * s.n_top1 / s.n_positions, s.n_clear, s.n_wrong);
+    sum += s.kl;
+    n += s.n_positions;
+    hits += s.n_top1;
+    *n_wrong += s.n_wrong;
+  }
+  *kl = sum / n;
+  *top1 = (double)hits / n;
+  printf("  %-6s %-5s all    mean KL %.6f, top-1 %.1f %%\n", isa, kv_type, *kl, 100 * *top1);
+  cygnet_close(c);
+  safetensors_close(&g);
+}
+
+static void test_reference_is_exact(void **state) {
+  (void)state;
+  if (!sample_model()) skip();
+  double kl, top1;
+  int wrong;
+  score_model("ref", "f32", &kl, &top1, &wrong);
+  assert_true(kl <= 1e-5);
+  assert_int_equal(wrong, 0);
+}
+
+static void test_fast_is_close(void **state) {
+  (void)state;
+  if (!sample_model()) skip();
+  double kl, top1;
+  int wrong;
+  score_model("auto", "bf16", &kl, &top1, &wrong);
+  assert_true(kl <= 0.004);
+  assert_true(top1 >= 0.94);
+  assert_int_equal(wrong, 0);
+  score_model("auto", "q8_0", &kl, &top1, &wrong);
+  assert_true(kl <= 0.008);
+}
+
+/* ---- the same bits by every road ---------------------------------------------------------------------------------------------- */
+
+struct kept {
+  float *logits; /* [n, vocab] */
+};
+static void keep_logits(void *ctx, int position, const float *x, int vocab) {
+  struct kept *k = ctx;
+  memcpy(k->logits + (size_t)position * (size_t)vocab, x, (size_t)vocab * sizeof *x);
+}
+
+static void logits_of(struct cygnet *c, const int32_t *ids, int n, float *out, int n_others) {
+  struct cygnet_error e = {0};
+  struct kept k = {out};
+  struct cygnet_request r = {.prompt = ids, .n_prompt = (size_t)n, .max_tokens = 0, .on_logits = keep_logits, .callback_ctx = &k};
+  for (int i = 0; i < n_others; i++) { /* strangers in the same batches */
+    struct cygnet_request other = {.prompt = ids + 3 + i, .n_prompt = (size_t)(n / 2 + 5 * i), .max_tokens = 4, .ignore_eos = 1};
+    if (!cygnet_submit(c, &other, &e)) fail_msg("%s", e.message);
+  }
+  if (!cygnet_submit(c, &r, &e)) fail_msg("%s", e.message);
+  run_to_end(c);
+}
+
+static void test_same_bits(void **state) {
+  (void)state;
+  if (!sample_model()) skip();
+  struct safetensors g;
+  struct err fe = {0};
+  if (safetensors_open(&g, test_path("golden/gemma3-270m/golden.safetensors"), &fe)) fail_msg("%s", fe.msg);
+  const int32_t *ids = find(&g, "code", "ids")->data;
+  enum { N = 100 };
+  const struct { int chunk, threads, others; } roads[] = {{7, 1, 0}, {1, 2, 0}, {33, 2, 3}, {64, 1, 3}};
+  struct cygnet *c = open_model("auto", "bf16", 512, 1);
+  struct cygnet_info info;
+  cygnet_info(c, &info);
+  size_t n = (size_t)N * (size_t)info.vocab;
+  float *first = malloc(n * sizeof *first), *other = malloc(n * sizeof *other);
+  logits_of(c, ids, N, first, 0);
+  cygnet_close(c);
+  for (size_t i = 0; i < ARRAY_LEN(roads); i++) {
+    c = open_model("auto", "bf16", roads[i].chunk, roads[i].threads);
+    memset(other, 0, n * sizeof *other);
+    logits_of(c, ids, N, other, roads[i].others);
+    cygnet_close(c);
+    if (memcmp(first, other, n * sizeof *first))
+      fail_msg("chunk %d, %d threads, beside %d others: other bits", roads[i].chunk, roads[i].threads, roads[i].others);
+  }
+  free(first);
+  free(other);
+  safetensors_close(&g);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_fast_is_close),
+    cmocka_unit_test(test_reference_is_exact),
+    cmocka_unit_test(test_same_bits),
+};
+TEST_MAIN(tests)
