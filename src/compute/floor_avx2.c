@@ -4,29 +4,45 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+enum { CHAINS = 10 }; /* sums that do not wait for each other; with two factors and a product they fit the 16 registers */
+
+/* The compiler must neither share a product between chains nor lift it out of the loop: it may not know that v stays the same. */
+#define FORGET(v) __asm__ volatile("" : "+x"(v))
+
 double floor_int8_avx2(int n) {
-  __m256i a[10], x = _mm256_set1_epi8(3), y = _mm256_set1_epi8(-5);
-  for (int i = 0; i < 10; i++) a[i] = _mm256_setzero_si256();
+  __m256i a[CHAINS], x = _mm256_set1_epi8(3), y = _mm256_set1_epi8(-5);
+#pragma GCC unroll 10
+  for (int i = 0; i < CHAINS; i++) a[i] = _mm256_setzero_si256();
   for (int r = 0; r < n; r++) {
-    __asm__ volatile("" : "+x"(x), "+x"(y)); /* the products are not loop-invariant */
-    for (int i = 0; i < 10; i++) a[i] = _mm256_add_epi16(a[i], _mm256_maddubs_epi16(x, y));
+#pragma GCC unroll 10
+    for (int i = 0; i < CHAINS; i++) {
+      FORGET(x);
+      a[i] = _mm256_add_epi16(a[i], _mm256_maddubs_epi16(x, y));
+      FORGET(a[i]);
+    }
   }
-  for (int i = 1; i < 10; i++) a[0] = _mm256_add_epi16(a[0], a[i]);
+#pragma GCC unroll 10
+  for (int i = 1; i < CHAINS; i++) a[0] = _mm256_add_epi16(a[0], a[i]);
   volatile int keep = _mm256_extract_epi32(a[0], 0);
   (void)keep;
-  return (double)n * 10 * 64;
+  return (double)n * CHAINS * 64;
 }
 
 double floor_float_avx2(int n) {
-  __m256 a[10], x = _mm256_set1_ps(0.5f), y = _mm256_set1_ps(0.25f);
-  for (int i = 0; i < 10; i++) a[i] = _mm256_setzero_ps();
+  __m256 a[CHAINS], x = _mm256_set1_ps(0.5f), y = _mm256_set1_ps(0.25f);
+#pragma GCC unroll 10
+  for (int i = 0; i < CHAINS; i++) a[i] = _mm256_setzero_ps();
   for (int r = 0; r < n; r++) {
-    __asm__ volatile("" : "+x"(x), "+x"(y));
-    for (int i = 0; i < 10; i++) a[i] = _mm256_fmadd_ps(x, y, a[i]);
+#pragma GCC unroll 10
+    for (int i = 0; i < CHAINS; i++) {
+      a[i] = _mm256_fmadd_ps(x, y, a[i]);
+      FORGET(a[i]);
+    }
   }
-  for (int i = 1; i < 10; i++) a[0] = _mm256_add_ps(a[0], a[i]);
+#pragma GCC unroll 10
+  for (int i = 1; i < CHAINS; i++) a[0] = _mm256_add_ps(a[0], a[i]);
   volatile float keep = _mm256_cvtss_f32(a[0]);
   (void)keep;
-  return (double)n * 10 * 16;
+  return (double)n * CHAINS * 16;
 }
 #endif

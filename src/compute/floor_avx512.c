@@ -8,31 +8,44 @@ double floor_float_avx512(int n) { return (double)n; }
 #else
 #include <immintrin.h>
 
+enum { CHAINS = 16 };
+#define FORGET(v) __asm__ volatile("" : "+v"(v)) /* as in floor_avx2.c */
+
 double floor_int8_avx512(int n) {
-  __m512i a[16], x = _mm512_set1_epi8(3), y = _mm512_set1_epi8(-5);
-  for (int i = 0; i < 16; i++) a[i] = _mm512_setzero_si512();
+  __m512i a[CHAINS], x = _mm512_set1_epi8(3), y = _mm512_set1_epi8(-5);
+#pragma GCC unroll 16
+  for (int i = 0; i < CHAINS; i++) a[i] = _mm512_setzero_si512();
   for (int r = 0; r < n; r++) {
-    __asm__ volatile("" : "+v"(x), "+v"(y)); /* the products are not loop-invariant */
-    for (int i = 0; i < 16; i++) a[i] = _mm512_dpbusd_epi32(a[i], x, y);
+#pragma GCC unroll 16
+    for (int i = 0; i < CHAINS; i++) {
+      a[i] = _mm512_dpbusd_epi32(a[i], x, y);
+      FORGET(a[i]);
+    }
   }
-  for (int i = 1; i < 16; i++) a[0] = _mm512_add_epi32(a[0], a[i]);
+#pragma GCC unroll 16
+  for (int i = 1; i < CHAINS; i++) a[0] = _mm512_add_epi32(a[0], a[i]);
   volatile int keep = _mm512_reduce_add_epi32(a[0]);
   (void)keep;
-  return (double)n * 16 * 128;
+  return (double)n * CHAINS * 128;
 }
 
 double floor_float_avx512(int n) {
-  __m512 a[16];
+  __m512 a[CHAINS];
   __m512bh x = _mm512_cvtne2ps_pbh(_mm512_set1_ps(0.5f), _mm512_set1_ps(0.5f)), y = x;
-  for (int i = 0; i < 16; i++) a[i] = _mm512_setzero_ps();
+#pragma GCC unroll 16
+  for (int i = 0; i < CHAINS; i++) a[i] = _mm512_setzero_ps();
   for (int r = 0; r < n; r++) {
-    __asm__ volatile("" : "+v"(x), "+v"(y));
-    for (int i = 0; i < 16; i++) a[i] = _mm512_dpbf16_ps(a[i], x, y);
+#pragma GCC unroll 16
+    for (int i = 0; i < CHAINS; i++) {
+      a[i] = _mm512_dpbf16_ps(a[i], x, y);
+      FORGET(a[i]);
+    }
   }
-  for (int i = 1; i < 16; i++) a[0] = _mm512_add_ps(a[0], a[i]);
+#pragma GCC unroll 16
+  for (int i = 1; i < CHAINS; i++) a[0] = _mm512_add_ps(a[0], a[i]);
   volatile float keep = _mm512_reduce_add_ps(a[0]);
   (void)keep;
-  return (double)n * 16 * 64;
+  return (double)n * CHAINS * 64;
 }
 #endif
 #endif
