@@ -149,7 +149,7 @@ static void every_budget(void **state) {
 
 static void one_byte_too_few(void **state) {
   (void)state;
-  struct cygnet_options o = {.threads = 1, .ctx_tokens = 1024, .max_running = 2};
+  struct cygnet_options o = {.threads = 1, .ctx_tokens = 1024, .max_running = 2, .page_tokens = 4};
   size_t lo = 0, hi = (size_t)1 << 30;
   struct plan p;
   struct err e = {0};
@@ -161,13 +161,13 @@ static void one_byte_too_few(void **state) {
   assert_int_equal(plan_make(&p, &o, &config, weights, &e), 0);
   check_plan(&p, &config);
   assert_int_equal(needed(&p), hi);
-  assert_int_equal(p.kv.n_pages[KV_FULL], 1024 / 16);
+  assert_int_equal(p.kv.n_pages[KV_FULL], 1024 / 4);
   for (int more = 1; more < 40; more++) { /* what is left over goes to the pools, never beyond the limit */
     o.mem_bytes = hi + (size_t)more * 7777;
     assert_int_equal(plan_make(&p, &o, &config, weights, &e), 0);
     check_plan(&p, &config);
-    assert_true(more < 4 || p.kv.n_pages[KV_FULL] > 1024 / 16);
-    assert_true(o.mem_bytes - needed(&p) < 50000 || p.kv.n_pages[KV_FULL] == 2 * 1024 / 16);
+    assert_true(more < 4 || p.kv.n_pages[KV_FULL] > 1024 / 4);
+    assert_true(o.mem_bytes - needed(&p) < 50000 || p.kv.n_pages[KV_FULL] == 2 * 1024 / 4);
   }
   o.mem_bytes = lo; /* a context that was asked for is not reduced */
   assert_int_equal(plan_make(&p, &o, &config, weights, &e), -1);
