@@ -24,7 +24,8 @@ enum command {
 
 struct options {
   /* model */
-  const char *model, *chat_template;
+  const char *model;
+  int chat_template; /* choice; one family so far, so auto and gemma3 are the same */
   /* engine */
   int64_t threads, ctx, page_size, chunk, max_running, max_queued;
   int kv_type, isa, attn, backend; /* choices, indices into the table's lists */
