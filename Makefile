@@ -26,7 +26,7 @@ CFLAGS_release := -O2 -g
 CFLAGS_debug   := -O0 -g -DCYGNET_DEBUG
 CFLAGS_asan    := -O1 -g -DCYGNET_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 # AVX-512 kernels emulated by SIMDe, so that they are tested on machines that lack them
-CFLAGS_simde   := -O2 -g -DCYGNET_DEBUG -DCYGNET_SIMDE -Wno-conversion -Wno-shadow
+CFLAGS_simde   := -O2 -g -DCYGNET_DEBUG -DCYGNET_SIMDE -Wno-conversion -Wno-shadow -Wno-psabi
 CFLAGS_tsan    := -O1 -g -DCYGNET_DEBUG -fsanitize=thread -fno-omit-frame-pointer
 # x86-64 instruction sets are chosen at run time: only these files may use more than the baseline.
 ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)

@@ -1,23 +1,34 @@
 #!/bin/sh
-# Run cmocka test programs one after the other; print what fails and, last, the line "N passed, N failed".
-# Environment: NAME_FILTER (cmocka pattern), VERBOSE=1 to see everything.
-passed=0 failed=0
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+# Run cmocka test programs, two at a time; print a line each, everything a failing one said, and last "N passed, N failed".
+# Environment: NAME_FILTER (cmocka pattern), JOBS (programs at a time), VERBOSE=1 to see what all of them said.
+jobs=${JOBS:-$(nproc)}
+[ "$jobs" -gt 2 ] && [ -z "$JOBS" ] && jobs=2 # many programs have threads of their own
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+n=0
 for t in "$@"; do
+  n=$((n + 1))
+  printf '%d %s\n' "$n" "$t"
+done | CYGNET_TEST_FILTER="$NAME_FILTER" xargs -r -P "$jobs" -n 2 sh -c '
   start=$(date +%s)
-  CYGNET_TEST_FILTER="$NAME_FILTER" "$t" >"$log" 2>&1
-  status=$?
-  ok=$(grep -c '^\[       OK \]' "$log")
-  # cmocka lists each failed test twice (when it fails and in the summary)
-  bad=$(grep '^\[  FAILED  \] [a-zA-Z_]' "$log" | sort -u | wc -l)
+  "$2" >"$0/$1.log" 2>&1
+  echo "$? $(($(date +%s) - start))" >"$0/$1.end"' "$logs"
+
+passed=0 failed=0 n=0
+for t in "$@"; do
+  n=$((n + 1))
+  status=1 seconds=0
+  read -r status seconds <"$logs/$n.end"
+  ok=$(grep -c '^\[       OK \]' "$logs/$n.log")
+  bad=$(grep '^\[  FAILED  \] [a-zA-Z_]' "$logs/$n.log" | sort -u | wc -l) # cmocka names a failed test twice
   [ "$status" -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
   passed=$((passed + ok)) failed=$((failed + bad))
   if [ "$status" -ne 0 ] || [ -n "$VERBOSE" ]; then
     echo "---- $t: exit $status"
-    cat "$log"
+    cat "$logs/$n.log"
   fi
-  printf '%-60s %4d passed %3d failed  %3d s\n' "${t#*/tests/}" "$ok" "$bad" "$(($(date +%s) - start))"
+  printf '%-60s %4d passed %3d failed  %3d s\n' "${t#*/tests/}" "$ok" "$bad" "$seconds"
 done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
