@@ -104,10 +104,17 @@ fail:
 
 /* --- memory ------------------------------------------------------------------------------------------------------------- */
 
+/* An odd number of cache lines: products write 16 columns of many rows at a time, and rows a power of two apart would all fall into the same few
+ * sets of the cache. */
+static size_t cpu_row_bytes(int cols) {
+  size_t lines = align_up((size_t)cols * sizeof(float), 64) / 64;
+  return (lines | 1) * 64;
+}
+
 static int cpu_alloc(struct device *d, struct tensor *t, int rows, int cols, const char *what, struct err *e) {
   struct cpu *c = cpu_of(d);
   CHECK(rows >= 0 && cols >= 0);
-  *t = (struct tensor){.dtype = DTYPE_F32, .rows = rows, .cols = cols, .row_bytes = align_up((size_t)cols * sizeof(float), 64)};
+  *t = (struct tensor){.dtype = DTYPE_F32, .rows = rows, .cols = cols, .row_bytes = cpu_row_bytes(cols)};
   size_t n_bytes;
   if (size_mul_overflows((size_t)rows, t->row_bytes, &n_bytes))
     return err_set(e, ERR_TOO_LARGE, "%s: %d x %d numbers are too many", what, rows, cols);
