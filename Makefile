@@ -107,7 +107,7 @@ $(OBJ)/tests/$(1)/t_%: $(OBJ)/tests/$(1)/t_%.o $(TESTLIB) $(foreach r,$(call upt
 	@$(CC) $$< $(TESTLIB) $(LDFLAGS) -Wl,--start-group $(foreach r,$(call upto,$(1),$(ROOMS)),$(call lib_of,$(r))) -Wl,--end-group $(LIBS) -lcmocka -o $$@
 endef
 $(foreach r,$(ROOMS),$(eval $(call test_rule,$(r))))
-.PRECIOUS: $(OBJ)/%.o $(TESTBINS) $(OBJ)/fuzz/replay_%
+.PRECIOUS: $(OBJ)/%.o $(TESTBINS) $(OBJ)/fuzz/replay_% $(OBJ)/bench/b_%
 
 test: $(SELECTED)
 	@tools/run_tests.sh $(SELECTED)
@@ -143,8 +143,15 @@ format-check:
 	@v=$$(clang-format --version 2>/dev/null | grep -o 'version [0-9]*' | cut -d' ' -f2); \
 	if [ "$$v" = 14 ]; then clang-format --dry-run -Werror $(FORMATTED) && echo "format: ok"; \
 	else echo "format: not checked, clang-format 14 is not here (found: $${v:-none})"; fi
-bench: $(BUILD)/cygnet
-	$(BUILD)/cygnet bench -m $(MODEL)
+MODEL ?= build/models/gemma-3-270m-q4_k_m.gguf
+BENCHES := $(patsubst bench/%.c,$(OBJ)/bench/%,$(sort $(wildcard bench/b_*.c)))
+$(OBJ)/bench/b_%: $(OBJ)/bench/b_%.o $(foreach r,compute kv base,$(call lib_of,$(r)))
+	@echo "  link    $@"
+	@$(CC) $(filter %.o,$^) $(LDFLAGS) $(filter %.a,$^) $(LIBS_base) -o $@
+bench: $(BENCHES) $(BUILD)/cygnet
+	@for b in $(BENCHES); do $$b || exit 1; done
+	@if [ -f $(MODEL) ]; then $(BUILD)/cygnet bench -m $(MODEL) --depth 0,4096 --batch 1,4,16; \
+	else echo "no $(MODEL): ./demo.sh fetches it, or give MODEL=file.gguf"; fi
 golden:
 	tools/golden/make.sh
 install: all
