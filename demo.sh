@@ -7,7 +7,7 @@ mkdir -p build
 . tools/setup.sh
 case "${1:-}" in
 '' | serve) ;;
-*) stop "usage: ./demo.sh [serve]" ;;
+*) echo "usage: ./demo.sh [serve]" >&2 && exit 2 ;;
 esac
 
 need_packages gcc make libc6-dev libjansson-dev libutf8proc-dev libevent-dev python3 python3-pip curl ca-certificates
