@@ -16,6 +16,7 @@
 
 MODE  ?= release
 BUILD ?= build
+PREFIX ?= /usr/local
 CC    ?= cc
 OBJ   := $(BUILD)/$(MODE)
 
@@ -60,7 +61,7 @@ lib_of  = $(OBJ)/lib/$(1).a
 upto    = $(if $(filter $(1),$(firstword $(2))),$(1),$(call upto,$(1),$(wordlist 2,99,$(2))) $(firstword $(2)))
 
 .PHONY: all check test simde tsan corpus fuzz bench golden install clean format layers help
-all: $(BUILD)/cygnet $(BUILD)/libcygnet.a $(BUILD)/libcygnet.so $(BUILD)/cygnet.pc
+all: $(BUILD)/cygnet $(BUILD)/libcygnet.a $(BUILD)/libcygnet.so
 
 # -O3 is for users; sanitizers and emulation would take the compiler minutes
 KERN_O := $(if $(filter release,$(MODE)),-O3,-O1)
@@ -94,8 +95,6 @@ $(BUILD)/libcygnet.a: $(ALL_OBJ)
 $(BUILD)/libcygnet.so: $(ALL_OBJ)
 	@echo "  link    $@"
 	@$(CC) -shared -Wl,-soname,libcygnet.so.0 $^ $(LDFLAGS) $(LIBS) -o $@
-$(BUILD)/cygnet.pc: tools/cygnet.pc.in
-	@mkdir -p $(@D); sed 's|@PREFIX@|$(or $(PREFIX),/usr/local)|' $< > $@
 
 # --- tests: tests/ROOM/t_NAME.c -> build/MODE/tests/ROOM/t_NAME; helpers shared by all tests are tests/*.c -------------
 TESTS    := $(sort $(wildcard tests/*/t_*.c))
@@ -163,7 +162,8 @@ install: all
 	install -m644 $(BUILD)/libcygnet.a $(DESTDIR)$(PREFIX)/lib/libcygnet.a
 	install -m755 $(BUILD)/libcygnet.so $(DESTDIR)$(PREFIX)/lib/libcygnet.so.0
 	ln -sf libcygnet.so.0 $(DESTDIR)$(PREFIX)/lib/libcygnet.so
-	install -m644 $(BUILD)/cygnet.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/cygnet.pc
+	sed 's|@PREFIX@|$(PREFIX)|' tools/cygnet.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/cygnet.pc
+	chmod 644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/cygnet.pc
 clean:
 	rm -rf $(BUILD)
 help:

@@ -91,6 +91,12 @@ static int time_decode(struct cygnet *c, int64_t depth, int64_t batch, int64_t g
     status = drain(c, &n_done);
     cygnet_stats(c, &s);
   }
+  if (!status && n_done) {
+    struct err fe = {0};
+    err_set(&fe, ERR_NO_MEMORY, "--batch: %lld sequences do not run at once, the first ended before the last began: raise --gen or --mem",
+            (long long)batch);
+    status = command_fail(&fe);
+  }
   first = s.generated_tokens;
   int64_t start = clock_ns();
   while (!status && !n_done && cygnet_step(c)) status = drain(c, &n_done);
@@ -153,6 +159,17 @@ int cmd_bench(const struct options *o) {
   for (int i = 0; i < n_batches; i++) widest = MAX(widest, batches[i]);
   if (!sized.ctx) sized.ctx = deepest + MAX(o->bench_prompt, o->bench_gen) + 2;
   if (!sized.max_running) sized.max_running = widest;
+  int64_t longest = deepest + MAX(o->bench_prompt, MAX(o->bench_gen, 1) + (deepest == 0));
+  if (longest >= sized.ctx) {
+    err_set(&e, ERR_BAD_INPUT, "--ctx: expected more than %lld tokens to hold --depth and --prompt or --gen, found %lld",
+            (long long)longest, (long long)sized.ctx);
+    return command_fail(&e);
+  }
+  if (widest > sized.max_running) {
+    err_set(&e, ERR_BAD_INPUT, "--batch: expected at most --max-running-requests %lld sequences, found %lld", (long long)sized.max_running,
+            (long long)widest);
+    return command_fail(&e);
+  }
   struct cygnet *c = command_open(&sized, &status);
   if (!c) return status;
 

@@ -104,13 +104,14 @@ static void print_json(const struct model_config *c, const struct weights *w, co
     json_array_append_new(layers, json_pack("{s:s, s:i, s:i, s:i, s:i}", "kind", y->kind == LAYER_SLIDING ? "sliding" : "full", "n_q",
                                             y->n_q, "n_kv", y->n_kv, "head_dim", y->head_dim, "ffn", y->ffn));
   }
-  json_t *o = json_pack("{s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:{s:i, s:I, s:I, s:I, s:I, s:i, s:i}}", "name",
-                        c->name, "architecture", c->architecture, "format", weights_format(w), "parameters", (json_int_t)parameters(w),
-                        "bytes", (json_int_t)weights_total_bytes(w), "n_layers", c->n_layers, "hidden", c->hidden, "vocab", c->vocab,
-                        "context_tokens", c->ctx_tokens, "window_tokens", c->window_tokens, "types", types, "layers", layers, "tensors",
-                        tensors, "memory", "ctx_tokens", p->ctx_tokens, "weight_bytes", (json_int_t)p->weight_bytes, "kv_bytes",
-                        (json_int_t)p->kv_bytes, "scratch_bytes", (json_int_t)p->scratch_bytes, "budget_bytes", (json_int_t)p->budget_bytes,
-                        "pages_full", p->kv.n_pages[KV_FULL], "pages_sliding", p->kv.n_pages[KV_SLIDING]);
+  json_t *o = json_pack("{s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:{s:i, s:I, s:I, s:I, s:I, s:I, s:i, s:i}}",
+                        "name", c->name, "architecture", c->architecture, "format", weights_format(w), "parameters",
+                        (json_int_t)parameters(w), "bytes", (json_int_t)weights_total_bytes(w), "n_layers", c->n_layers, "hidden",
+                        c->hidden, "vocab", c->vocab, "context_tokens", c->ctx_tokens, "window_tokens", c->window_tokens, "types", types,
+                        "layers", layers, "tensors", tensors, "memory", "ctx_tokens", p->ctx_tokens, "weight_bytes",
+                        (json_int_t)p->weight_bytes, "lookup_bytes", (json_int_t)p->lookup_bytes, "kv_bytes", (json_int_t)p->kv_bytes,
+                        "scratch_bytes", (json_int_t)p->scratch_bytes, "budget_bytes", (json_int_t)p->budget_bytes, "pages_full",
+                        p->kv.n_pages[KV_FULL], "pages_sliding", p->kv.n_pages[KV_SLIDING]);
   char *text = json_dumps(o, JSON_INDENT(2));
   puts(text);
   free(text);

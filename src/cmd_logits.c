@@ -70,7 +70,7 @@ done:
 
 int cmd_logits(const struct options *o) {
   struct err e = {0};
-  if (!o->out) {
+  if (!o->out || !*o->out) {
     err_set(&e, ERR_BAD_INPUT, "no output file: add --out FILE.safetensors");
     return command_fail(&e);
   }

@@ -9,6 +9,7 @@
 #include "base/buf.h"
 #include "base/str.h"
 #include "commands.h"
+#include "files/map.h"
 
 enum { INPUT_BYTES_MAX = 256 << 20 };
 
@@ -61,17 +62,23 @@ char *command_read_all(int fd, const char *what, size_t max_bytes, size_t *n, st
   return NULL;
 }
 
+/* A file of the caller's. That it cannot be read is the caller's mistake, whatever the reason. */
 static char *read_path(const char *path, size_t *n, struct err *e) {
   if (!strcmp(path, "-")) return command_read_all(STDIN_FILENO, "standard input", INPUT_BYTES_MAX, n, e);
+  char label[200];
+  path_label(path, label);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
-    err_set(e, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "%s: %s", path, strerror(errno));
+    err_set(e, errno == ENOENT ? ERR_NOT_FOUND : ERR_BAD_FILE, "%s: %s", label, strerror(errno));
     return NULL;
   }
-  char *text = command_read_all(fd, path, INPUT_BYTES_MAX, n, e);
+  char *text = command_read_all(fd, label, INPUT_BYTES_MAX, n, e);
   close(fd);
+  if (!text && e->code == ERR_IO) e->code = ERR_BAD_FILE;
   return text;
 }
+
+static bool is_between_ids(char c) { return c == ',' || c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
 int command_ids(const char *list, int32_t **ids, size_t *n, struct err *e) {
   char *owned = NULL;
@@ -86,9 +93,9 @@ int command_ids(const char *list, int32_t **ids, size_t *n, struct err *e) {
   size_t i = 0;
   int status = 0;
   while (i < len && !status) {
-    while (i < len && strchr(", \t\r\n", list[i])) i++;
+    while (i < len && is_between_ids(list[i])) i++;
     size_t start = i;
-    while (i < len && !strchr(", \t\r\n", list[i])) i++;
+    while (i < len && !is_between_ids(list[i])) i++;
     if (i == start) continue;
     int64_t v;
     char shown[64];

@@ -1,8 +1,10 @@
 /* main.c — the program: find the subcommand, parse its options, run it, exit. The only file with exit(). */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/log.h"
@@ -75,9 +77,20 @@ static int run(int argc, char **argv) {
   return status;
 }
 
+/* Rows of the embedding are read from the mapped file as they are needed: no answer can be right once it was cut. */
+static void file_cut(int sig) {
+  static const char message[] = "cygnet: a model file was cut short or its disk failed while it was in use\n";
+  (void)sig;
+  if (write(STDERR_FILENO, message, sizeof message - 1) < 0) {}
+  _exit(1);
+}
+
 int main(int argc, char **argv) {
+  signal(SIGBUS, file_cut);
   signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of that write, not the end of the process */
   int status = run(argc, argv);
-  if (fflush(stdout) || ferror(stdout)) status = status ? status : 1;
+  bool failed = fflush(stdout) != 0;
+  if (failed && errno != EPIPE) fprintf(stderr, "cygnet: standard output: %s\n", strerror(errno)); /* a reader that left knows why */
+  if (failed || ferror(stdout)) status = status ? status : 1;
   exit(status);
 }

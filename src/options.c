@@ -1,6 +1,8 @@
 /* options.c — the options table. A row is: names, kind, field, commands, what help says. */
 #include "options.h"
 
+#include <float.h>
+
 #define AT(field) offsetof(struct options, field)
 
 static const char *const kv_types[] = {"bf16", "f16", "f32", "q8_0"};
@@ -503,9 +505,10 @@ void options_sampling(const struct options *o, enum command c, struct cygnet_sam
                                   .top_k = o->top_k >= 0 ? (int)o->top_k
                                            : chat        ? 64
                                                          : 0,
-                                  .top_p = o->top_p >= 0 ? o->top_p
-                                           : chat        ? 0.95
-                                                         : 1,
+                                  .top_p = o->top_p > 0    ? o->top_p
+                                           : o->top_p == 0 ? DBL_MIN /* the likeliest alone: 0 would ask for the default */
+                                           : chat          ? 0.95
+                                                           : 1,
                                   .min_p = o->min_p,
                                   .frequency_penalty = o->frequency_penalty,
                                   .presence_penalty = o->presence_penalty,

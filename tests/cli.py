@@ -141,6 +141,19 @@ def c6_cut_short():
 
 
 @test
+def c6_cut_short_while_running():
+    copy = os.path.join(TMP, "cut-later.gguf")
+    shutil.copy(TINY_GGUF, copy)
+    p = subprocess.Popen([CYGNET, "complete", "-m", copy, "-f", "-", "-n", "4", "-v"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    for line in p.stderr:  # the prompt is read after the model was loaded
+        if b"loaded" in line:
+            break
+    os.truncate(copy, 4096)
+    out, err = p.communicate(b"hello", timeout=60)
+    check(p.returncode == 1 and b"cygnet: a model file was cut short" in err and not out, (p.returncode, out, err))
+
+
+@test
 def c7_safetensors():
     def bad(name, header, data=b"", length=None):
         folder = os.path.join(TMP, "st-" + name)
@@ -311,6 +324,69 @@ def bench_and_inspect():
     check("decode" in run("bench", "-m", TINY, "--prompt", "16", "--gen", "4", "--repeat", "1").out, "text")
     p = run("inspect", TINY)
     check("sliding" in p.out and p.returncode == 0, p.out)
+
+
+@test
+def odd_but_legal_and_not():
+    scale = os.path.join(GOLDEN, "gemma3-text-scale")  # heads of 12
+    for attn in ("cpu", "ref"):
+        refused("complete", "-m", scale, "--ids", "2", "--kv-type", "q8_0", "--attn", attn, says=["multiple of 32", "12"])
+    refused("inspect", scale, "--kv-type", "q8_0", says="multiple of 32")
+    refused("logits", "-m", TINY, "--ids", "2", "--out", "", says="--out")
+    refused("complete", "-m", TINY, "-f", TMP, says="directory")
+    p = refused("complete", "-m", TINY, "-f", os.path.join(TMP, "a\nb\x1b[31m"), says="a\\x0ab\\x1b[31m")
+    check(len(p.err.splitlines()) == 1, p.err)
+    refused("complete", "-m", TINY, "--ids", "@" + path("nul-ids", b"2\x00 3"), says="\\x00")
+    refused("complete", "-m", TINY, "--ids", "2", "--config", TMP, says="directory")
+    refused("bench", "-m", TINY, "--batch", "4", "--max-running-requests", "2", says=["--batch", "4", "2"])
+    refused("bench", "-m", TINY, "--prompt", "8", "--gen", "400", "--ctx", "64", says=["--ctx", "401"])
+    refused("bench", "-m", TINY, "--prompt", "80", "--gen", "4", "--ctx", "64", says="--ctx")
+    a = ("complete", "-m", TINY, "--ids", "2,300", "-n", "6", "--ignore-eos", "--json")
+    ids = [json.loads(run(*a, *more).out)["ids"] for more in ((), ("--temp", "50", "--seed", "1", "--top-p", "0"))]
+    check(ids[0] == ids[1], "--top-p 0 keeps the likeliest alone: %s" % ids)
+    for more in (("--ctx", "8", "--page-size", "256"), ("--chunk", "1"), ("--page-size", "1"), ("--threads", "64"), ("--mem", "0")):
+        check(json.loads(run(*a, *more).out)["ids"] == ids[0], more)
+
+
+@test
+def one_weight_is_not_a_number():
+    """A weight that is NaN or infinity: the file is refused or the request fails with a reason; never an answer."""
+    with open(os.path.join(TINY, "model.safetensors"), "rb") as f:
+        whole = f.read()
+    n = struct.unpack("<Q", whole[:8])[0]
+    head = json.loads(whole[8 : 8 + n])
+    folder = os.path.join(TMP, "nan")
+    shutil.copytree(TINY, folder, dirs_exist_ok=True)
+    for part, status in (("layers.0.mlp.down_proj.weight", 1), ("layers.3.self_attn.q_proj.weight", 1), ("layers.1.input_layernorm.weight", 2)):
+        name = [k for k in head if k.endswith(part)][0]
+        at = 8 + n + head[name]["data_offsets"][0]
+        for bits in (0x7FC00000, 0x7F800000):
+            value = struct.pack("<H", bits >> 16) if head[name]["dtype"] == "BF16" else struct.pack("<e", struct.unpack("<f", struct.pack("<I", bits))[0]) if head[name]["dtype"] == "F16" else struct.pack("<I", bits)
+            with open(os.path.join(folder, "model.safetensors"), "wb") as f:
+                f.write(whole[:at] + value + whole[at + len(value) :])
+            refused("complete", "-m", folder, "--ids", "2,300,301", "-n", "8", status=status, says="finite")
+
+
+@test
+def install_names_its_prefix():
+    """Also when everything was built before, with no prefix or another."""
+    for args, prefix in ((["PREFIX=/opt/q"], "/opt/q"), ([], "/usr/local")):
+        p = subprocess.run(["make", "-n", "-C", ROOT, "install", "DESTDIR=/nowhere", *args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+        out = p.stdout.decode()
+        check(p.returncode == 0 and "@PREFIX@|%s|" % prefix in out and "/nowhere%s/lib/pkgconfig/cygnet.pc" % prefix in out, out[-800:])
+
+
+@test
+def output_that_fails():
+    for args in (("inspect", TINY), ("complete", "-m", TINY, "--ids", "2", "-n", "2", "-q"), ("bench", "--help"), ("--version",)):
+        with open("/dev/full", "wb") as full:
+            p = subprocess.run([CYGNET, *args], stdout=full, stderr=subprocess.PIPE, timeout=60)
+        check(p.returncode == 1, "%s to a full device: exit %d" % (args, p.returncode))
+        r, w = os.pipe()
+        os.close(r)
+        p = subprocess.run([CYGNET, *args], stdout=w, stderr=subprocess.PIPE, timeout=60)
+        os.close(w)
+        check(p.returncode == 1, "%s to a closed pipe: exit %d" % (args, p.returncode))
 
 
 @test

@@ -305,11 +305,11 @@ static int config_member(void *ctx, const char *name, enum opts_config_kind kind
 static int read_config_file(const char *path, struct buf *text, struct err *e) {
   char chunk[4096];
   FILE *f = fopen(path, "re");
-  if (!f) return err_set(e, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "cannot read it: %s", strerror(errno));
+  if (!f) return err_set(e, errno == ENOENT ? ERR_NOT_FOUND : ERR_BAD_INPUT, "cannot read it: %s", strerror(errno));
   for (size_t n; (n = fread(chunk, 1, sizeof chunk, f)) > 0 && buf_append(text, chunk, n);) {}
-  bool failed = ferror(f) != 0;
+  int why = ferror(f) ? errno : 0;
   fclose(f);
-  if (failed) return err_set(e, ERR_IO, "cannot read it");
+  if (why) return err_set(e, ERR_BAD_INPUT, "cannot read it: %s", strerror(why));
   if (text->overflow) return err_set(e, ERR_TOO_LARGE, "expected at most %d bytes", CONFIG_FILE_BYTES);
   return 0;
 }

@@ -37,6 +37,7 @@ struct plan {
   bool ctx_reduced;             /* the model's own limit did not fit */
   size_t token_bytes[KV_KINDS]; /* keys and values of one token in all layers of a kind */
   size_t weight_bytes;          /* in memory, as the chosen instruction set wants them */
+  size_t lookup_bytes;          /* beside that: pages of the file that looking up embeddings may touch; the system can take them back */
   size_t kv_bytes;
   size_t scratch_bytes; /* activations, logits, page tables, sampling */
   size_t budget_bytes;  /* what may be taken */

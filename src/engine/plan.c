@@ -2,6 +2,8 @@
  *
  *   budget = weights (as packed) + scratch (activations, logits, tables) + keys and values
  *
+ * Pages of the mapped file are not in it: rows of the embedding that were looked up show in the resident size, but belong to the page cache.
+ *
  * Of the two pools of keys and values at least one longest sequence fits in each. Above that they grow together, as far as the budget goes, to
  *   full      max_running sequences of min(ctx, PLAN_TOKENS_EACH) tokens
  *   sliding   max_running windows, and the prompt rows of one step: all that can be alive at once, however long the sequences are
@@ -92,8 +94,9 @@ static bool is_other_part(const char *name) { /* of a checkpoint that also has e
 }
 
 /* Matrices as the instruction set wants them; vectors are converted to float32. */
-static size_t weights_in_memory(const struct kern *kern, const struct weights *w) {
+static size_t weights_in_memory(const struct kern *kern, const struct weights *w, size_t *lookup_bytes) {
   size_t n_bytes = 0;
+  *lookup_bytes = 0;
   for (size_t i = 0; i < weights_count(w); i++) {
     const char *name;
     enum dtype dtype;
@@ -108,6 +111,7 @@ static size_t weights_in_memory(const struct kern *kern, const struct weights *w
       if (dtype_row_bytes(dtype, (size_t)t.cols, &t.row_bytes)) {
         size_t packed = gemm_packed_bytes(kern, &t);
         if (packed) here = packed;
+        if (packed && !strcmp(name, "token_embd.weight")) *lookup_bytes = file_bytes;
       }
     }
     n_bytes += here;
@@ -204,6 +208,8 @@ static int sizing_open(struct sizing *z, const struct plan *p, const struct cygn
   memset(z, 0, sizeof *z);
   z->ratio = o->swa_full_ratio;
   z->n_layers = model_attn_layers(c, z->layers);
+  struct attn_config ac = attn_config_of(p, z); /* before any size is asked for: those take sound layers for granted */
+  if (attn_check(&ac, e)) return -1;
   struct kv_config kc = {.page_tokens = p->model.page_tokens, .seqs_max = 1, .tokens_max = 1};
   for (int l = 0; l < z->n_layers; l++) kc.n_pages[z->layers[l].kind] = 1;
   if (kc.n_pages[KV_SLIDING]) kc.window_tokens = c->window_tokens;
@@ -226,6 +232,7 @@ int plan_make(struct plan *p, const struct cygnet_options *o, const struct model
   m->rows_max = s->rows_max = s->chunk_tokens + s->max_running;
   m->out_max = s->out_max = MIN(MAX(s->max_running, PLAN_OUT_ROWS), m->rows_max);
   m->seqs_max = s->max_running;
+  m->tokens_max = p->ctx_tokens;
   s->ahead_tokens = PLAN_AHEAD_TOKENS;
 
   size_t free_bytes = mem_available_bytes();
@@ -236,7 +243,7 @@ int plan_make(struct plan *p, const struct cygnet_options *o, const struct model
   int failed = sizing_open(&z, p, o, c, e);
   if (!failed) {
     p->n_samplers = MIN(s->max_running, workers_count(z.workers));
-    p->weight_bytes = weights_in_memory(z.kern, w);
+    p->weight_bytes = weights_in_memory(z.kern, w, &p->lookup_bytes);
     for (int l = 0; l < z.n_layers; l++) {
       const struct attn_layer *y = &z.layers[l];
       if (y->owner == l) p->token_bytes[y->kind] += attn_slot_bytes(m->kv_dtype, y->n_kv, y->head_dim);
@@ -270,6 +277,9 @@ void plan_print(const struct plan *p, const struct model_config *c, struct buf *
   buf_printf(out, "scratch            %s\n", mem_human(p->scratch_bytes, h[0]));
   buf_printf(out, "together           %s", mem_human(needed(p), h[0]));
   if (p->budget_bytes != SIZE_MAX) buf_printf(out, " of %s", mem_human(p->budget_bytes, h[1]));
+  if (p->lookup_bytes)
+    buf_printf(out, "\nand of the file     up to %s, rows of the embedding: cached, the system takes them back when it needs to",
+               mem_human(p->lookup_bytes, h[0]));
   buf_printf(out, "\ncontext            %d tokens", p->ctx_tokens);
   if (p->ctx_tokens < c->ctx_tokens) buf_printf(out, " of the model's %d", c->ctx_tokens);
   if (c->window_tokens) buf_printf(out, ", window %d", c->window_tokens);

@@ -172,8 +172,7 @@ static int read_tensor(struct opening *o, struct gguf_tensor *t, size_t index, u
   if (o->r.bad) return cut_short(o, "tensor", index);
   t->dtype = dtype_from_gguf(type);
   if (t->dtype == DTYPE_NONE)
-    return err_set(o->e, ERR_UNSUPPORTED, "%s: tensor %s: its type %s is not supported", o->label, shown(o, t->name),
-                   dtype_gguf_name(type));
+    return err_set(o->e, ERR_UNSUPPORTED, "%s: tensor %s: %s is not supported", o->label, shown(o, t->name), dtype_gguf_name(type));
   size_t rows = 1;
   for (uint32_t i = 0; i < n_dims; i++) {
     if (ne[i] == 0 || ne[i] > INT64_MAX)
@@ -226,6 +225,10 @@ static int place_tensors(struct opening *o, const uint64_t *offsets) {
   return 0;
 }
 
+static int present_twice(struct opening *o, const struct gguf_tensor *t) {
+  return err_set(o->e, ERR_BAD_FILE, "%s: tensor %s: present twice", o->label, shown(o, t->name));
+}
+
 static int check_overlaps(struct opening *o) {
   struct gguf *g = o->g;
   qsort(g->by_name, g->n_tensors, sizeof *g->by_name, compare_address);
@@ -233,6 +236,7 @@ static int check_overlaps(struct opening *o) {
     const struct gguf_tensor *a = g->by_name[i - 1], *b = g->by_name[i];
     if ((const unsigned char *)b->data < (const unsigned char *)a->data + a->n_bytes) {
       char other[100];
+      if (str_eq(a->name, b->name)) return present_twice(o, b);
       return err_set(o->e, ERR_BAD_FILE, "%s: tensor %s: its data overlaps that of %s", o->label, shown(o, b->name),
                      str_escape(a->name, other, sizeof other));
     }
@@ -257,7 +261,7 @@ static int read_tensors(struct opening *o, size_t n_tensors) {
   qsort(g->by_name, n_tensors, sizeof *g->by_name, compare_name);
   for (size_t i = 1; i < n_tensors; i++)
     if (str_eq(g->by_name[i - 1]->name, g->by_name[i]->name)) {
-      err_set(o->e, ERR_BAD_FILE, "%s: tensor %s: present twice", o->label, shown(o, g->by_name[i]->name));
+      present_twice(o, g->by_name[i]);
       goto done;
     }
   result = 0;

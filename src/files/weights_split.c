@@ -50,6 +50,22 @@ static int check_part(const struct gguf *g, uint32_t count, uint32_t no, struct 
   return 0;
 }
 
+/* Parts of one set were written together: what two of them say about the whole must be the same. */
+static int check_same_set(const struct gguf *first, const struct gguf *g, struct err *e) {
+  uint32_t total = 0, own_total = 0;
+  struct str arch = {0}, own_arch = {0};
+  char label[200], first_arch[64], found_arch[64];
+  if (gguf_u32(g, "split.tensors.count", &own_total, e) < 0 || gguf_str(g, "general.architecture", &own_arch, e) < 0) return -1;
+  if (gguf_u32(first, "split.tensors.count", &total, e) > 0 && own_total && own_total != total)
+    return err_set(e, ERR_BAD_FILE, "%s: key split.tensors.count: expected %u as in the first part, file has %u: it belongs to another set",
+                   map_label(g->map, label), total, own_total);
+  if (gguf_str(first, "general.architecture", &arch, e) > 0 && own_arch.p && !str_eq(arch, own_arch))
+    return err_set(
+        e, ERR_BAD_FILE, "%s: key general.architecture: expected %s as in the first part, file has %s: it belongs to another set",
+        map_label(g->map, label), str_escape(arch, first_arch, sizeof first_arch), str_escape(own_arch, found_arch, sizeof found_arch));
+  return 0;
+}
+
 static int check_total(const struct gguf_set *s, struct err *e) {
   uint32_t expected = 0;
   size_t n = 0;
@@ -84,7 +100,7 @@ static int open_parts(struct gguf_set *s, const char *path, uint32_t count, stru
                 i ? "the first part" : "the other parts");
       goto done;
     }
-    if (check_part(&s->parts[i], count, i, e) != 0) goto done;
+    if (check_part(&s->parts[i], count, i, e) != 0 || check_same_set(&s->parts[0], &s->parts[i], e) != 0) goto done;
   }
   result = check_total(s, e);
 done:

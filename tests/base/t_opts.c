@@ -268,6 +268,10 @@ static void config(void **state) {
   assert_int_equal(r.e.code, ERR_NOT_FOUND);
   assert_string_equal(r.e.msg, "--config /nowhere/at/all.json: cannot read it: No such file or directory");
   drop(&r);
+  PARSE(SERVE, "--config", "/");
+  assert_int_equal(err_exit_status(r.e.code), 2);
+  assert_string_equal(r.e.msg, "--config /: cannot read it: Is a directory");
+  drop(&r);
 }
 
 static void config_refusals(void **state) {

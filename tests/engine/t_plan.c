@@ -186,6 +186,24 @@ static void kv_types_and_levels(void **state) {
   struct plan ref = plan_of((struct cygnet_options){.isa = "ref", .attn = "ref"}, &config);
   assert_ptr_equal(ref.model.attn, &attn_ref_ops);
   assert_int_equal(ref.weight_bytes / 1000, weights_total_bytes(weights) / 1000); /* computes from the file's own bytes */
+  assert_int_equal(ref.lookup_bytes, 0);
+}
+
+/* Heads that do not fill the blocks of a cache type are refused before any size is asked for. */
+static void kv_type_against_heads(void **state) {
+  (void)state;
+  struct model_config c = config;
+  for (int l = 0; l < c.n_layers; l++) c.layers[l].head_dim = 12;
+  for (int ref = 0; ref < 2; ref++) {
+    struct plan p;
+    struct err e = {0};
+    struct cygnet_options o = {.kv_type = "q8_0", .attn = ref ? "ref" : "cpu", .threads = 1};
+    assert_int_equal(plan_make(&p, &o, &c, weights, &e), -1);
+    assert_int_equal(err_exit_status(e.code), 2);
+    if (!strstr(e.msg, "multiple of 32, this one is 12; choose bf16")) fail_msg("%s", e.msg);
+    o.kv_type = "bf16";
+    assert_int_equal(plan_make(&p, &o, &c, weights, &e), 0);
+  }
 }
 
 static void ratio_of_the_pools(void **state) {
@@ -255,6 +273,7 @@ static void printed(void **state) {
   struct buf b;
   buf_init(&b, 0);
   plan_print(&p, &config, &b);
+  assert_true(p.lookup_bytes == 0 || strstr(buf_cstr(&b), "rows of the embedding")); /* packed by the vector kernels only */
   const char *says[] = {
       "weights",    "8192 tokens full at 256 B",      "sliding at 1.8 KiB", "bf16",
       "of 1.0 GiB", "512 tokens of the model's 1024", "window 8",           "16 running, 1024 waiting; 512 prompt tokens"};
@@ -270,6 +289,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(every_budget),
     cmocka_unit_test(one_byte_too_few),
     cmocka_unit_test(kv_types_and_levels),
+    cmocka_unit_test(kv_type_against_heads),
     cmocka_unit_test(ratio_of_the_pools),
     cmocka_unit_test(models_of_one_kind),
     cmocka_unit_test(options_out_of_range),

@@ -206,6 +206,10 @@ BAD(same_name) {
   gguf_maker_tensor(m, "t0", GM_F32, 1, (uint64_t[]){32}, NULL, 128);
   gguf_maker_tensor(m, "t0", GM_F32, 1, (uint64_t[]){32}, NULL, 128);
 }
+BAD(same_tensor) {
+  gguf_maker_tensor(m, "t0", GM_F32, 1, (uint64_t[]){32}, NULL, 128);
+  ENTRY(m, "t0", GM_F32, 0, 32);
+}
 BAD(name_not_utf8) { gguf_maker_entry(m, "t\xff", 2, GM_F32, 1, (uint64_t[]){1}, 0); }
 BAD(name_with_nul) { gguf_maker_entry(m, "t\0t", 3, GM_F32, 1, (uint64_t[]){1}, 0); }
 BAD(long_name) {
@@ -271,7 +275,7 @@ static const struct bad bad_files[] = {
     {"5 dimensions", dims_5, "tensor t0", "found 5"},
     {"9 dimensions", dims_9, "tensor t0", "found 9"},
     {"a million dimensions", dims_million, "tensor t0", "found 1000000"},
-    {"type 250", type_250, "tensor t0", "250"},
+    {"type 250", type_250, "tensor t0", "t0: type 250 is not supported"},
     {"removed type", type_removed, "tensor t0", "not supported"},
     {"two at one offset", same_offset, "overlaps", "t1"},
     {"overlap", overlap, "tensor t1", "overlaps that of t0"},
@@ -284,6 +288,7 @@ static const struct bad bad_files[] = {
     {"key with NUL", key_with_nul, "key 0", "k\\x00y"},
     {"empty name", empty_name, "tensor 0", "empty"},
     {"same name twice", same_name, "tensor t0", "twice"},
+    {"same tensor twice", same_tensor, "tensor t0", "twice"},
     {"name not UTF-8", name_not_utf8, "tensor 0", "t\\xff"},
     {"name with NUL", name_with_nul, "tensor 0", "t\\x00t"},
     {"long name", long_name, "tensor 0", "at most 255 bytes, found 300"},

@@ -276,21 +276,24 @@ static void failing_allocations(void **s) {
 /* --- split sets --------------------------------------------------------------------------------------------------------- */
 
 /* Part `no` of `count`: the first has the metadata and the embedding last comes in the last part. */
-static void write_part(const char *name, int no, int count, int claimed_no, const char *tensor) {
+static void write_part_of(const char *name, int no, int count, int claimed_no, const char *tensor, int32_t total, const char *arch) {
   struct gguf_maker m;
   gguf_maker_init(&m);
   if (no == 0) gguf_maker_gemma3(&m, &small, 0);
   uint16_t n16 = (uint16_t)claimed_no, count16 = (uint16_t)count;
   gguf_maker_kv(&m, "split.no", 8, GM_U16, &n16, 2);
   gguf_maker_kv(&m, "split.count", 11, GM_U16, &count16, 2);
-  int32_t total = 2;
   gguf_maker_kv(&m, "split.tensors.count", 19, GM_I32, &total, 4);
+  if (arch) gguf_maker_str(&m, "general.architecture", arch);
   if (!strcmp(tensor, "token_embd.weight")) gguf_maker_tensor(&m, tensor, GM_F32, 2, (uint64_t[]){8, 5}, NULL, 160);
   else if (*tensor) gguf_maker_tensor(&m, tensor, GM_F32, 1, (uint64_t[]){8}, NULL, 32);
   size_t n;
   unsigned char *file = gguf_maker_finish(&m, &n);
   test_write(name, file, n);
   free(file);
+}
+static void write_part(const char *name, int no, int count, int claimed_no, const char *tensor) {
+  write_part_of(name, no, count, claimed_no, tensor, 2, NULL);
 }
 static const char *in_tmp(const char *name) {
   static char path[4][600];
@@ -326,6 +329,13 @@ static void split_set(void **s) {
   must_fail(first, "p-00002-of-00003.gguf: expected part 2 of 3, its metadata says part 3 of 3");
   write_part("p-00002-of-00003.gguf", 1, 4, 1, "output_norm.weight");
   must_fail(first, "p-00002-of-00003.gguf: expected part 2 of 3, its metadata says part 2 of 4");
+  write_part_of("p-00002-of-00003.gguf", 1, 3, 1, "output_norm.weight", 3, NULL);
+  must_fail(first, "p-00002-of-00003.gguf: key split.tensors.count: expected 2 as in the first part, file has 3");
+  write_part_of("p-00002-of-00003.gguf", 1, 3, 1, "output_norm.weight", 2, "llama");
+  must_fail(first, "p-00002-of-00003.gguf: key general.architecture: expected gemma3 as in the first part, file has llama");
+  write_part_of("p-00002-of-00003.gguf", 1, 3, 1, "output_norm.weight", 2, "gemma3");
+  struct model_config same;
+  weights_close(must_open(first, &same));
   write_part("p-00002-of-00003.gguf", 1, 3, 1, "token_embd.weight");
   must_fail(first, "tensor token_embd.weight: also present in another part");
   write_part("p-00002-of-00003.gguf", 1, 3, 1, "");
