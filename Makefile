@@ -82,7 +82,6 @@ $(call lib_of,$(1)): $(call obj_of,$(1))
 endef
 $(foreach r,$(ROOMS),$(eval $(call room_rule,$(r))))
 
-ALL_OBJ := $(foreach r,$(ROOMS),$(call obj_of,$(r)))
 ALL_LIB := $(foreach r,server engine models compute kv text files base,$(call lib_of,$(r)))
 
 $(BUILD)/cygnet: $(OBJ)/cygnet
@@ -90,11 +89,15 @@ $(BUILD)/cygnet: $(OBJ)/cygnet
 $(OBJ)/cygnet: $(patsubst %.c,$(OBJ)/%.o,$(sort $(wildcard src/*.c))) $(ALL_LIB)
 	@echo "  link    $@"
 	@$(CC) $(filter %.o,$^) $(LDFLAGS) -Wl,--start-group $(ALL_LIB) -Wl,--end-group $(LIBS) -o $@
-$(BUILD)/libcygnet.a: $(ALL_OBJ)
-	@rm -f $@; $(AR) rcs $@ $^
-$(BUILD)/libcygnet.so: $(ALL_OBJ)
+# The library is everything but the server; only the names of cygnet.h leave it.
+LIB_OBJ := $(foreach r,$(filter-out server,$(ROOMS)),$(call obj_of,$(r)))
+LIB_LIBS := $(LIBS_text) $(LIBS_files) $(LIBS_base)
+$(BUILD)/libcygnet.a: $(LIB_OBJ)
+	@echo "  ar      $@"
+	@rm -f $@; $(LD) -r $^ -o $(OBJ)/libcygnet.o && objcopy --localize-hidden $(OBJ)/libcygnet.o && $(AR) rcs $@ $(OBJ)/libcygnet.o
+$(BUILD)/libcygnet.so: $(LIB_OBJ)
 	@echo "  link    $@"
-	@$(CC) -shared -Wl,-soname,libcygnet.so.0 $^ $(LDFLAGS) $(LIBS) -o $@
+	@$(CC) -shared -Wl,-soname,libcygnet.so.0 -Wl,-z,defs $^ $(LDFLAGS) $(LIB_LIBS) -o $@
 
 # --- tests: tests/ROOM/t_NAME.c -> build/MODE/tests/ROOM/t_NAME; helpers shared by all tests are tests/*.c -------------
 TESTS    := $(sort $(wildcard tests/*/t_*.c))
