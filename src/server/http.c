@@ -12,9 +12,11 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,7 +30,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { INPUT_HIGH_BYTES = 64 << 10, PIPELINE_OUTPUT_BYTES = 256 << 10 };
+enum { INPUT_HIGH_BYTES = 64 << 10, PIPELINE_OUTPUT_BYTES = 256 << 10, LOOK_AT_PEER_MS = 250, SPARE_DESCRIPTORS = 64 };
 
 enum state { HEAD, BODY, HANDLING, CLOSING, LINGER, DEAD };
 
@@ -150,8 +152,16 @@ static void connection_linger(struct http_connection *c) {
   connection_deadline(c, c->server->limits.linger_ms);
 }
 
+/* libevent's high watermark alone would not do: while the buffer stays full it calls back again and again. */
+static void connection_read(struct http_connection *c, bool on) {
+  bool is_on = bufferevent_get_enabled(c->bev) & EV_READ;
+  if (on && !is_on) bufferevent_enable(c->bev, EV_READ);
+  if (!on && is_on) bufferevent_disable(c->bev, EV_READ);
+}
+
 static void connection_close_when_written(struct http_connection *c) {
   c->state = CLOSING;
+  connection_read(c, true);
   struct evbuffer *in = bufferevent_get_input(c->bev);
   evbuffer_drain(in, evbuffer_get_length(in)); /* so that reading goes on and an end of file is seen */
   connection_deadline(c, 0);
@@ -400,6 +410,11 @@ static void connection_advance(struct http_connection *c) {
     }
   }
   c->advancing = false;
+  if (c->state == HEAD || c->state == HANDLING) {
+    bool full = evbuffer_get_length(bufferevent_get_input(c->bev)) >= INPUT_HIGH_BYTES;
+    connection_read(c, !full);
+    if (full && c->state == HANDLING) connection_deadline(c, LOOK_AT_PEER_MS);
+  }
   if (c->saw_eof && (c->state == HEAD || c->state == BODY)) {
     if (c->state == BODY || output_length(c) == 0) connection_kill(c);
     else connection_close_when_written(c);
@@ -437,10 +452,19 @@ static void on_event(struct bufferevent *bev, short what, void *ctx) {
   connection_kill(c);
 }
 
+/* For a socket that is not read because enough requests wait in the buffer: its end of file stands behind bytes that nobody fetches. */
+static bool peer_is_gone(const struct http_connection *c) {
+  struct pollfd p = {.fd = bufferevent_getfd(c->bev), .events = POLLRDHUP};
+  return poll(&p, 1, 0) > 0;
+}
+
 static void on_deadline(evutil_socket_t fd, short what, void *ctx) {
   struct http_connection *c = ctx;
   (void)fd, (void)what;
-  if (c->state == HEAD && c->head_started) head_fault(c, 408, "the request head did not arrive in time");
+  if (c->state == HANDLING && !peer_is_gone(c)) connection_deadline(c, LOOK_AT_PEER_MS);
+  else if (c->state == HEAD && !c->head_started && output_length(c))
+    connection_deadline(c, c->server->limits.idle_ms); /* write_ms watches */
+  else if (c->state == HEAD && c->head_started) head_fault(c, 408, "the request head did not arrive in time");
   else if (c->state == BODY) fault_reply(c, 408, "the request body did not arrive in time");
   else connection_kill(c);
 }
@@ -492,11 +516,13 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
   bufferevent_enable(c->bev, EV_READ | EV_WRITE);
 }
 
-/* Out of descriptors, most likely: trying again at once would only burn the processor. */
+/* Out of descriptors, most likely: an idle connection gives way. Trying again at once would only burn the processor. */
 static void on_accept_error(struct evconnlistener *listener, void *ctx) {
   struct http_server *s = ctx;
   struct timeval tv = timeval_of_ms(100);
   log_line(LOG_WARN, "http", "cannot accept a connection: %s", strerror(errno));
+  struct http_connection *idle = longest_idle(s);
+  if (idle) connection_kill(idle);
   evconnlistener_disable(listener);
   evtimer_add(s->relisten, &tv);
 }
@@ -519,6 +545,19 @@ static void limits_fill(struct http_limits *l) {
   if (!l->body_ms) l->body_ms = 120000;
   if (!l->write_ms) l->write_ms = 30000;
   if (!l->linger_ms) l->linger_ms = 1000;
+}
+
+/* As many connections as there are descriptors for, so that it is the limit that is reached first: it makes room, a failed accept does not. */
+static void fit_descriptors(struct http_limits *l) {
+  struct rlimit r;
+  if (getrlimit(RLIMIT_NOFILE, &r)) return;
+  rlim_t wanted = (rlim_t)l->connections + SPARE_DESCRIPTORS;
+  if (r.rlim_cur < wanted && r.rlim_cur < r.rlim_max) {
+    struct rlimit more = {MIN(wanted, r.rlim_max), r.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &more) == 0) r = more;
+  }
+  if (r.rlim_cur >= wanted) return;
+  l->connections = r.rlim_cur > 2 * SPARE_DESCRIPTORS ? (int)(r.rlim_cur - SPARE_DESCRIPTORS) : MAX(1, (int)(r.rlim_cur / 2));
 }
 
 static int bind_first(struct http_server *s, const char *host, int port, struct err *e) {
@@ -546,6 +585,7 @@ struct http_server *http_listen(const char *host, int port, const struct http_li
   s->handlers = *handlers;
   if (limits) s->limits = *limits;
   limits_fill(&s->limits);
+  fit_descriptors(&s->limits);
   s->base = event_base_new();
   if (!s->base) {
     err_set(e, ERR_IO, "cannot make an event loop");

@@ -13,11 +13,11 @@
  *   2. Each exchange ends exactly once: http_reply, http_sse_end, or on_closed. After that x must not be touched.
  *   3. on_closed may come from inside http_sse_send (the reader is too slow: its buffer is full), which then returns false.
  *   4. While an answer is pending the socket is still read: end of file means that the client gave up. (So a client that shuts down its sending
- *      side early gets no long answer.) Pipelined requests wait, at most 64 KiB of them.
+ *      side early gets no long answer.) Pipelined requests wait, at most 64 KiB of them: beyond that the socket is looked at four times a second.
  *   5. What a client can make us hold is bounded: head bytes, body bytes (one and all together), output bytes, connections. A head, a body and
  *      an idle connection each have a deadline.
  *   6. An answer given before the whole request was read closes the connection, after the client had a moment to read it.
- *   7. SIGPIPE is ignored from http_listen on.
+ *   7. From http_listen on SIGPIPE is ignored, and the soft limit of descriptors is high enough for the connections if the hard one is.
  */
 #ifndef CYGNET_HTTP_H
 #define CYGNET_HTTP_H
@@ -33,7 +33,7 @@ struct http_exchange {
   struct http_head head; /* borrows from the connection */
   struct buf body;       /* whole body; the application may take it (buf_take) */
   void *user;            /* the application's */
-  char extra[512];       /* complete header lines that every answer of this exchange carries, "Name: value\r\n..." */
+  char extra[1024];      /* complete header lines that every answer of this exchange carries, "Name: value\r\n..." */
   struct http_connection *connection;
 };
 
@@ -42,7 +42,7 @@ struct http_limits {     /* zero = the value in brackets */
   size_t body_bytes;     /* [32 MiB] 413 */
   size_t bodies_bytes;   /* [256 MiB] of all requests being read or answered: 503 */
   size_t output_bytes;   /* [4 MiB] waiting for a slow reader of a stream: dropped */
-  int connections;       /* [1024] then the longest idle one is closed, or 503 */
+  int connections;       /* [1024, or what the descriptors allow] then the longest idle one is closed, or 503 */
   int idle_ms;           /* [75 s] between requests */
   int head_ms;           /* [15 s] first byte of a request to the end of its head: 408 */
   int body_ms;           /* [120 s] for the body: 408 */

@@ -6,7 +6,8 @@
 #include "base/mem.h"
 #include "server/api.h"
 
-enum { STOP_MAX = 16, STOP_IDS_MAX = 256, BIAS_MAX = 4096, LOGPROBS_MAX = 20 };
+/* The engine's own limits: it would refuse more, too, but knows no names of fields. */
+enum { STOP_MAX = 16, STOP_BYTES = 1024, STOP_IDS_MAX = 256, BIAS_MAX = 1024, LOGPROBS_MAX = 20 };
 
 /* ---- getters that know the error object --------------------------------------------------------------------------------- */
 
@@ -57,6 +58,8 @@ static int refuse(struct api_error *e, const char *param, const char *why) {
   return api_error_set(e, 400, "unsupported_parameter", param, "body: %s: %s", param, why);
 }
 
+static bool asks_for_effort(const json_t *v) { return is_given(v) && !(json_is_string(v) && !strcmp(json_string_value(v), "none")); }
+
 static int refuse_unsupported(const json_t *body, struct api_error *e) {
   static const char *const fields[] = {"tools",
                                        "functions",
@@ -84,7 +87,11 @@ static int refuse_unsupported(const json_t *body, struct api_error *e) {
                                        "structured_outputs",
                                        "grammar",
                                        "prompt_embeds",
-                                       "prompt_logprobs", /* vLLM, llama.cpp */
+                                       "prompt_logprobs",
+                                       "allowed_token_ids",
+                                       "bad_words",
+                                       "chat_template",
+                                       "documents", /* vLLM, llama.cpp */
                                        "use_beam_search",
                                        "mirostat",
                                        "typical_p",
@@ -109,9 +116,11 @@ static int refuse_unsupported(const json_t *body, struct api_error *e) {
     const char *word = json_string_value(v);
     if (is_given(v) && (!word || (strcmp(word, "auto") && strcmp(word, "none")))) return refuse(e, choosers[i], "no tools were given");
   }
-  const json_t *effort = json_object_get(body, "reasoning_effort");
-  if (is_given(effort) && !(json_is_string(effort) && !strcmp(json_string_value(effort), "none")))
+  const json_t *reasoning = json_object_get(body, "reasoning");
+  if (asks_for_effort(json_object_get(body, "reasoning_effort")))
     return refuse(e, "reasoning_effort", "this model does not reason in a separate channel");
+  if (asks_for_effort(json_object_get(reasoning, "effort")) || is_given(json_object_get(reasoning, "enabled")))
+    return refuse(e, "reasoning", "this model does not reason in a separate channel");
   return 0;
 }
 
@@ -183,6 +192,9 @@ static int parse_bias(const struct api *a, const json_t *body, struct job *j, st
 static int add_stop(struct job *j, const json_t *v, struct api_error *e) {
   if (!json_is_string(v) || json_string_length(v) == 0)
     return api_error_set(e, 400, "invalid_value", "stop", "body: stop: expected a string that is not empty, or an array of them");
+  if (json_string_length(v) > STOP_BYTES)
+    return api_error_set(e, 400, "invalid_value", "stop", "body: stop: expected at most %d bytes in one string, found %zu", STOP_BYTES,
+                         json_string_length(v));
   j->stop[j->n_stop++] = xstrndup(json_string_value(v), json_string_length(v));
   return 0;
 }
@@ -235,11 +247,13 @@ static int parse_common(const struct api *a, const json_t *body, struct job *j, 
   const json_t *model = json_object_get(body, "model");
   if (model && !json_is_null(model) && !json_is_string(model))
     return api_error_set(e, 400, "invalid_value", "model", "body: model: expected a string");
+  int best_of = 0;
   j->n = 1;
   if (refuse_unsupported(body, e) < 0 || parse_sampling(a, body, j, e) < 0 || parse_bias(a, body, j, e) < 0 ||
-      parse_stop(a, body, j, e) < 0 || parse_stream(body, j, e) < 0 || get_int(body, "n", 1, a->choices_max, &j->n, e) < 0)
+      parse_stop(a, body, j, e) < 0 || parse_stream(body, j, e) < 0 || get_int(body, "n", 1, a->choices_max, &j->n, e) < 0 ||
+      get_int(body, "best_of", 1, INT_MAX, &best_of, e) < 0)
     return -1;
-  return 0;
+  return best_of > j->n ? refuse(e, "best_of", "more than n is not supported by this server") : 0;
 }
 
 /* ---- prompts -------------------------------------------------------------------------------------------------------------- */
@@ -321,9 +335,10 @@ static int fit_prompts(const struct api *a, int max_tokens, const char *param, s
           a->info.ctx_tokens, param, p->n_ids, param);
     int room = a->info.ctx_tokens - (int)p->n_ids;
     p->max_tokens = max_tokens < 0 || max_tokens > room ? room : max_tokens;
+    if (j->sampling.min_tokens > p->max_tokens)
+      return api_error_set(e, 400, "invalid_value", "min_tokens", "body: min_tokens: expected at most %d, %s, found %d", p->max_tokens,
+                           p->max_tokens == max_tokens ? "which is max_tokens" : "the room left in the context", j->sampling.min_tokens);
   }
-  if (max_tokens >= 0 && j->sampling.min_tokens > max_tokens)
-    return api_error_set(e, 400, "invalid_value", "min_tokens", "body: min_tokens: expected at most max_tokens (%d)", max_tokens);
   return 0;
 }
 
@@ -338,13 +353,12 @@ void api_make_choices(struct call *c) {
 
 static int prepare_completion(const struct api *a, const json_t *body, struct call *c, struct api_error *e) {
   struct job *j = &c->job;
-  int max_tokens = 16, best_of = 0;
+  int max_tokens = 16;
   j->logprobs = -1;
   if (parse_common(a, body, j, e) < 0 || get_int(body, "max_tokens", 1, INT_MAX, &max_tokens, e) < 0 ||
       get_int(body, "max_completion_tokens", 1, INT_MAX, &max_tokens, e) < 0 || get_bool(body, "echo", &j->echo, e) < 0 ||
-      get_int(body, "logprobs", 0, LOGPROBS_MAX, &j->logprobs, e) < 0 || get_int(body, "best_of", 1, INT_MAX, &best_of, e) < 0)
+      get_int(body, "logprobs", 0, LOGPROBS_MAX, &j->logprobs, e) < 0)
     return -1;
-  if (best_of > j->n) return refuse(e, "best_of", "more than n is not supported by this server");
   if (j->echo && j->logprobs >= 0) return refuse(e, "logprobs", "echo together with logprobs is not supported by this server");
   if (!json_object_get(body, "prompt"))
     return api_error_set(e, 400, "missing_required_parameter", "prompt", "body: prompt: expected, not found");
@@ -373,6 +387,20 @@ static int render_options(const json_t *body, struct buf *out, struct api_error 
   return 0;
 }
 
+/* A message without content is taken for an empty one only where it carries something else, or says null. */
+static int check_contents(const json_t *messages, struct api_error *e) {
+  static const char *const instead[] = {"content", "tool_calls", "function_call", "refusal"};
+  for (size_t i = 0; i < json_array_size(messages); i++) {
+    const json_t *message = json_array_get(messages, i);
+    bool found = !json_is_object(message); /* the renderer says what is wrong with it */
+    for (size_t k = 0; k < ARRAY_LEN(instead) && !found; k++) found = json_object_get(message, instead[k]) != NULL;
+    if (!found)
+      return api_error_set(e, 400, "invalid_value", "messages", "messages[%zu].content: expected a string or an array of parts, not found",
+                           i);
+  }
+  return 0;
+}
+
 static int render(const struct api *a, const json_t *body, struct job *j, struct api_error *e) {
   const json_t *messages = json_object_get(body, "messages");
   struct buf text, options;
@@ -382,6 +410,7 @@ static int render(const struct api *a, const json_t *body, struct job *j, struct
   if (!messages) return api_error_set(e, 400, "missing_required_parameter", "messages", "body: messages: expected, not found");
   if (!json_is_array(messages) || !json_array_size(messages))
     return api_error_set(e, 400, "invalid_value", "messages", "body: messages: expected an array that is not empty");
+  if (check_contents(messages, e) < 0) return -1;
   buf_init(&text, 0);
   buf_init(&options, 0);
   int r = render_options(body, &options, e);
@@ -407,6 +436,9 @@ static int prepare_chat(const struct api *a, const json_t *body, struct call *c,
   if (parse_common(a, body, j, e) < 0 || get_int(body, "max_tokens", 1, INT_MAX, &max_tokens, e) < 0 ||
       get_int(body, "max_completion_tokens", 1, INT_MAX, &max_tokens, e) < 0 || get_bool(body, "logprobs", &logprobs, e) < 0)
     return -1;
+  bool echo = false;
+  if (get_bool(body, "echo", &echo, e) < 0) return -1;
+  if (echo) return refuse(e, "echo", "not supported for conversations");
   int given = get_int(body, "top_logprobs", 0, LOGPROBS_MAX, &top_logprobs, e);
   if (given < 0) return -1;
   if (given && top_logprobs && !logprobs)

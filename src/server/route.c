@@ -93,13 +93,15 @@ static bool host_allowed(const struct serve *s, struct str host) {
   return strcasecmp(name, "localhost") == 0 || is_listed(host, s->options.allowed_hosts);
 }
 
-/* True when the answer may carry CORS headers, which are then in x->extra. */
+/* True when a page of this origin may read the answer: x->extra says so. */
 static bool cors(const struct serve *s, struct http_exchange *x) {
   struct str origin = http_head_find(&x->head, "Origin", NULL);
   const char *allowed = s->options.cors_origin;
-  if (!allowed || !origin.n || (strcmp(allowed, "*") && !str_is(origin, allowed))) return false;
-  snprintf(x->extra, sizeof x->extra, "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\n", allowed);
-  return true;
+  if (!allowed) return false;
+  bool may = origin.n && (!strcmp(allowed, "*") || str_is(origin, allowed));
+  int n = snprintf(x->extra, sizeof x->extra, "Vary: Origin\r\n"); /* also of answers without: they may be kept in a cache */
+  if (may) snprintf(x->extra + n, sizeof x->extra - (size_t)n, "Access-Control-Allow-Origin: %s\r\n", allowed);
+  return may;
 }
 
 static void preflight(struct http_exchange *x) {

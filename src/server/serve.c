@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "server/serve_impl.h"
 
-enum { MESSAGES_PER_TURN = 64, DRAIN_TICK_MS = 20, LAST_WORDS_MS = 2000 };
+enum { MESSAGES_PER_TURN = 64, DRAIN_TICK_MS = 20, LAST_WORDS_MS = 2000, ORIGIN_BYTES = 300 };
 
 void serve_reply_error(struct http_exchange *x, int status, const char *code, const char *fmt, ...) {
   struct api_error e = {.status = status, .code = code};
@@ -127,9 +127,9 @@ static void take_message(struct serve *s, struct message *m) {
 static void on_messages(void *ctx) {
   struct serve *s = ctx;
   struct message *m;
-  look_for_stop(s);
   for (int i = 0; i < MESSAGES_PER_TURN && (m = threads_next(s->threads)); i++)
     take_message(s, m); /* the rest: the descriptor stays readable, and sockets get their turn */
+  look_for_stop(s);     /* last: finding no message took the wake-up back, which may have been that of a stop */
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
@@ -148,6 +148,15 @@ static void api_init(struct api *a, const struct port *port, const struct serve_
   a->choices_max = o->choices_max;
 }
 
+/* It goes into a header line as it stands. */
+static int check_origin(const char *origin, struct err *e) {
+  for (const char *p = origin; p && *p; p++)
+    if ((unsigned char)*p <= ' ' || (unsigned char)*p >= 0x7f || p - origin >= ORIGIN_BYTES)
+      return err_set(e, ERR_BAD_INPUT, "cors-origin: expected * or one origin like https://example.org, at most %d bytes of ASCII",
+                     ORIGIN_BYTES);
+  return 0;
+}
+
 struct serve *serve_open(const struct port *port, const struct serve_options *o, struct err *e) {
   struct serve *s = xcalloc(1, sizeof *s);
   s->options = *o;
@@ -159,6 +168,7 @@ struct serve *serve_open(const struct port *port, const struct serve_options *o,
   s->loopback_only = is_loopback(s->options.host);
   atomic_init(&s->stops, 0);
   api_init(&s->api, port, &s->options);
+  if (check_origin(s->options.cors_origin, e)) goto fail;
   const struct http_handlers handlers = {route_head, route_request, on_closed, on_fault, s};
   s->http = http_listen(s->options.host, s->options.port, &s->options.limits, &handlers, e);
   if (!s->http) goto fail;

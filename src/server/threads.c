@@ -296,7 +296,7 @@ static void join(struct threads *t, pthread_t thread, atomic_bool *done) {
       t->spill_end = &m->next;
     }
     if (finished) break;
-    queue_wait(t->to_io, -1);
+    if (!atomic_load(done)) queue_wait(t->to_io, -1); /* asked again: finding no message took the thread's last wake-up back */
   }
   pthread_join(thread, NULL);
 }

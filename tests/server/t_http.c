@@ -1,6 +1,8 @@
 /* t_http — the HTTP layer against raw sockets: framing, limits, deadlines, and everything two programs could read differently. */
 #include "test.h"
 
+#include <sys/resource.h>
+
 #include "fake.h"
 #include "server/http_parse.h"
 
@@ -385,6 +387,36 @@ static void slow_clients(void **state) { /* one byte now and then does not keep 
   fixture_stop(f);
 }
 
+static void slow_reader_of_a_whole_answer(void **state) { /* takes longer than a connection may be idle: not cut, it is being read */
+  (void)state;
+  struct serve_options o = {.limits = {.idle_ms = 100, .write_ms = 2000, .socket_send_bytes = 4096}};
+  struct fixture *f = fixture_start(&o, 0, 0);
+  struct buf body;
+  buf_init(&body, 0);
+  buf_puts(&body, "{\"tokens\":[");
+  for (int i = 0; i < 60000; i++) buf_puts(&body, i ? ",97" : "97");
+  buf_puts(&body, "]}");
+  client_receive_bytes = 4096;
+  int fd = client_connect(f->port);
+  client_receive_bytes = 0;
+  char head[200];
+  snprintf(head, sizeof head,
+           "POST /detokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n", body.len);
+  client_puts(fd, head);
+  client_send(fd, body.data, body.len);
+  buf_free(&body);
+  usleep(350000);
+  struct answer a;
+  client_read(fd, &a);
+  assert_int_equal(a.status, 200);
+  assert_false(a.truncated);
+  assert_int_equal(a.body.len, 60000 + strlen("{\"text\":\"\"}"));
+  answer_free(&a);
+  assert_true(client_sees_close(fd, 1000)); /* and idle it is after that */
+  close(fd);
+  fixture_stop(f);
+}
+
 static void too_many_connections(void **state) {
   (void)state;
   struct serve_options o = {.limits = {.connections = 3}};
@@ -406,6 +438,38 @@ static void too_many_connections(void **state) {
   close(busy[1]);
   close(busy[2]);
   assert_true(becomes(&f->fake.running, 0));
+  fixture_stop(f);
+}
+
+static void few_descriptors(void **state) {
+  (void)state;
+  struct rlimit before, now;
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+  if (before.rlim_max < 300) skip();
+  now = (struct rlimit){200, before.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &now), 0);
+  struct serve_options o = {.limits = {.connections = 200}};
+  struct fixture *f = fixture_start(&o, 0, 0);
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &now), 0);
+  assert_true(now.rlim_cur > 200); /* room for all */
+
+  int idle[4];
+  struct answer a;
+  for (size_t i = 0; i < ARRAY_LEN(idle); i++) {
+    idle[i] = client_connect(f->port);
+    client_puts(idle[i], "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    client_read(idle[i], &a);
+    answer_free(&a);
+  }
+  int next = dup(0);
+  close(next);
+  now.rlim_cur = (rlim_t)next + 1; /* one left, and that is for the client's end: the other end only gets one when an idle one goes */
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &now), 0);
+  assert_int_equal(client_get(f->port, "/health", &a), 200);
+  answer_free(&a);
+  assert_true(client_sees_close(idle[0], 1000));
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+  for (size_t i = 0; i < ARRAY_LEN(idle); i++) close(idle[i]);
   fixture_stop(f);
 }
 
@@ -539,7 +603,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(refused_requests),
     cmocka_unit_test(large_heads),
     cmocka_unit_test(slow_clients),
+    cmocka_unit_test(slow_reader_of_a_whole_answer),
     cmocka_unit_test(too_many_connections),
+    cmocka_unit_test(few_descriptors),
     cmocka_unit_test(keep_alive_and_close),
     cmocka_unit_test(expect_continue),
     cmocka_unit_test(bodies_together),

@@ -46,6 +46,56 @@ static void disconnects(void **state) {
   fixture_stop(f);
 }
 
+static long processor_us(void) {
+  struct rusage r;
+  getrusage(RUSAGE_SELF, &r);
+  return (r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1000000 + r.ru_utime.tv_usec + r.ru_stime.tv_usec;
+}
+
+/* More requests behind the pending one than are read ahead: waiting costs nothing, and the end of the connection is seen all the same. */
+static void leaves_behind_a_flood(void **state) {
+  (void)state;
+  struct fixture *f = fixture_start(NULL, 2, 16);
+  for (int reset = 0; reset < 2; reset++) {
+    int fd = client_post(f->port, "/v1/completions", "{\"prompt\":\"!delay=2 !hold=1000000\"}");
+    assert_true(becomes(&f->fake.running, 1));
+    for (int i = 0; i < 2000; i++) client_puts(fd, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    usleep(20000);
+    long before = processor_us();
+    usleep(300000);
+    if (processor_us() - before > 100000) fail_msg("%ld us of processor time in 300 ms of waiting", processor_us() - before);
+    assert_int_equal(atomic_load(&f->fake.running), 1); /* a flood is no reason to stop */
+    struct linger at_once = {.l_onoff = 1};
+    if (reset) setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    close(fd);
+    assert_true(becomes(&f->fake.running, 0));
+  }
+  fixture_stop(f);
+}
+
+/* A client that asks on and on and never reads: it waits, and so do we. */
+static void asks_and_never_reads(void **state) {
+  (void)state;
+  struct serve_options o = {.limits = {.write_ms = 800, .socket_send_bytes = 4096}};
+  struct fixture *f = fixture_start(&o, 2, 16);
+  client_receive_bytes = 4096;
+  int fd = client_connect(f->port);
+  client_receive_bytes = 0;
+  for (int i = 0; i < 2000; i++) client_puts(fd, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  usleep(200000);
+  long us = -processor_us();
+  usleep(300000);
+  us += processor_us();
+  if (us > 100000) fail_msg("%ld us of processor time in 300 ms of waiting", us);
+  usleep(600000);
+  struct answer a;
+  assert_int_equal(client_get(f->port, "/server_info", &a), 200); /* it is dropped after write_ms */
+  assert_non_null(strstr(a.body.data, "\"connections\":1,"));
+  answer_free(&a);
+  close(fd);
+  fixture_stop(f);
+}
+
 static void leaves_while_tokenising(void **state) { /* never reaches the engine */
   (void)state;
   struct fixture *f = fixture_start(NULL, 2, 16);
@@ -87,6 +137,35 @@ static void tokenising_does_not_stall_streams(void **state) {
   answer_free(&a);
   close(slow);
   close(stream);
+  fixture_stop(f);
+}
+
+/* The engine refuses these as well, but without the name of the field. */
+static void long_lists(void **state) {
+  (void)state;
+  struct fixture *f = fixture_start(NULL, 2, 16);
+  struct answer a;
+  struct buf body;
+  buf_init(&body, 0);
+  for (int over = 0; over < 2; over++) {
+    buf_clear(&body);
+    buf_puts(&body, "{\"prompt\":\"say:hi\",\"stop\":[\"");
+    for (int i = 0; i < 1024 + over; i++) buf_putc(&body, 'x');
+    buf_puts(&body, "\"]}");
+    assert_int_equal(client_ask(f->port, "/v1/completions", buf_cstr(&body), &a), over ? 400 : 200);
+    if (over) assert_non_null(strstr(a.body.data, "\"param\":\"stop\""));
+    answer_free(&a);
+
+    buf_clear(&body);
+    buf_puts(&body, "{\"prompt\":\"say:hi\",\"logit_bias\":{");
+    for (int i = 0; i < 1024 + over; i++)
+      buf_printf(&body, i ? ",\"%0*d\":1" : "\"%0*d\":1", 3 + i / 256, i % 256); /* 7, 07, 007 are one id */
+    buf_puts(&body, "}}");
+    assert_int_equal(client_ask(f->port, "/v1/completions", buf_cstr(&body), &a), over ? 400 : 200);
+    if (over) assert_non_null(strstr(a.body.data, "\"param\":\"logit_bias\""));
+    answer_free(&a);
+  }
+  buf_free(&body);
   fixture_stop(f);
 }
 
@@ -318,20 +397,30 @@ static void stops_under_load(void **state) {
   }
 }
 
+/* A stop that arrives while the last message is taken: its wake-up and the message's are one. */
+static void stops_beside_messages(void **state) {
+  (void)state;
+  uint64_t seed = 5;
+  for (int round = 0; round < 100; round++) {
+    struct fixture *f = fixture_start(NULL, 2, 12);
+    int fd = client_post(f->port, "/v1/completions", "{\"prompt\":\"say:hi\"}");
+    usleep((unsigned)test_rand_int(&seed, 0, 1500));
+    fixture_stop(f); /* or hang here */
+    close(fd);
+  }
+}
+
 static void idle_costs_nothing(void **state) {
   (void)state;
   struct fixture *f = fixture_start(NULL, 4, 12);
   struct answer a;
-  struct rusage before, after;
   assert_int_equal(client_ask(f->port, "/v1/completions", "{\"prompt\":\"say:hi\"}", &a), 200);
   answer_free(&a);
   int idle = client_connect(f->port);
   usleep(20000);
-  getrusage(RUSAGE_SELF, &before);
+  long us = -processor_us();
   usleep(300000);
-  getrusage(RUSAGE_SELF, &after);
-  long us = (after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000 +
-            after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec - before.ru_stime.tv_usec;
+  us += processor_us();
   if (us > 15000) fail_msg("%ld us of processor time in 300 ms of doing nothing", us);
   close(idle);
   fixture_stop(f);
@@ -350,13 +439,19 @@ static void cannot_listen(void **state) {
   assert_non_null(strstr(e.msg, wanted));
   o.host = "no.such.name.invalid";
   assert_null(serve_open(&port, &o, &e));
+  o = (struct serve_options){.cors_origin = "https://app.test\r\nX: y", .quiet = true};
+  assert_null(serve_open(&port, &o, &e));
+  assert_non_null(strstr(e.msg, "cors-origin"));
   fixture_stop(f);
 }
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(disconnects),
+    cmocka_unit_test(leaves_behind_a_flood),
+    cmocka_unit_test(asks_and_never_reads),
     cmocka_unit_test(leaves_while_tokenising),
     cmocka_unit_test(tokenising_does_not_stall_streams),
+    cmocka_unit_test(long_lists),
     cmocka_unit_test(full_queues),
     cmocka_unit_test(slow_reader),
     cmocka_unit_test(drain),
@@ -364,6 +459,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(second_stop_ends_at_once),
     cmocka_unit_test(parallel_clients),
     cmocka_unit_test(stops_under_load),
+    cmocka_unit_test(stops_beside_messages),
     cmocka_unit_test(idle_costs_nothing),
     cmocka_unit_test(cannot_listen),
 };
