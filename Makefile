@@ -54,7 +54,8 @@ LIBS_text   := -lutf8proc
 LIBS_server := -levent -levent_pthreads
 LIBS := $(LIBS_server) $(LIBS_text) $(LIBS_files) $(LIBS_base)
 
-src_of  = $(sort $(wildcard src/$(1)/*.c) $(wildcard src/$(1)/*/*.c))
+OTHER_ARCH := $(if $(filter x86_64,$(ARCH)),,%_avx2.c %_avx512.c)
+src_of  = $(filter-out $(OTHER_ARCH),$(sort $(wildcard src/$(1)/*.c) $(wildcard src/$(1)/*/*.c)))
 obj_of  = $(patsubst src/%.c,$(OBJ)/src/%.o,$(call src_of,$(1)))
 lib_of  = $(OBJ)/lib/$(1).a
 # rooms up to and including $(1), last first (link order)
