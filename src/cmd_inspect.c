@@ -15,27 +15,18 @@ struct type_total {
 
 static void by_type(const struct weights *w, struct type_total totals[DTYPE_COUNT]) {
   for (size_t i = 0; i < weights_count(w); i++) {
-    const char *name;
-    enum dtype t;
-    int n_dims;
-    int64_t shape[4];
-    size_t bytes;
-    weights_at(w, i, &name, &t, &n_dims, shape, &bytes);
-    totals[t].n++;
-    totals[t].bytes += bytes;
+    struct weight_entry t = weights_at(w, i);
+    totals[t.dtype].n++;
+    totals[t.dtype].bytes += t.n_bytes;
   }
 }
 
 static size_t parameters(const struct weights *w) {
   size_t sum = 0;
   for (size_t i = 0; i < weights_count(w); i++) {
-    const char *name;
-    enum dtype t;
-    int n_dims;
-    int64_t shape[4];
-    size_t bytes, n = 1;
-    weights_at(w, i, &name, &t, &n_dims, shape, &bytes);
-    for (int d = 0; d < n_dims; d++) n *= (size_t)shape[d];
+    struct weight_entry t = weights_at(w, i);
+    size_t n = 1;
+    for (int d = 0; d < t.n_dims; d++) n *= (size_t)t.shape[d];
     sum += n;
   }
   return sum;
@@ -66,14 +57,9 @@ static void print_text(const struct model_config *c, const struct weights *w, co
   buf_free(&b);
   if (!verbose) return;
   for (size_t i = 0; i < weights_count(w); i++) {
-    const char *name;
-    enum dtype t;
-    int n_dims;
-    int64_t shape[4];
-    size_t bytes;
-    weights_at(w, i, &name, &t, &n_dims, shape, &bytes);
-    printf("    %-48s %-7s [", name, dtype_info(t)->name);
-    for (int d = 0; d < n_dims; d++) printf("%s%lld", d ? ", " : "", (long long)shape[d]);
+    struct weight_entry t = weights_at(w, i);
+    printf("    %-48s %-7s [", t.name, dtype_info(t.dtype)->name);
+    for (int d = 0; d < t.n_dims; d++) printf("%s%lld", d ? ", " : "", (long long)t.shape[d]);
     printf("]\n");
   }
 }
@@ -87,16 +73,11 @@ static void print_json(const struct model_config *c, const struct weights *w, co
       json_object_set_new(types, dtype_info((enum dtype)t)->name,
                           json_pack("{s:I, s:I}", "tensors", (json_int_t)totals[t].n, "bytes", (json_int_t)totals[t].bytes));
   for (size_t i = 0; i < weights_count(w); i++) {
-    const char *name;
-    enum dtype t;
-    int n_dims;
-    int64_t shape[4];
-    size_t bytes;
-    weights_at(w, i, &name, &t, &n_dims, shape, &bytes);
+    struct weight_entry t = weights_at(w, i);
     json_t *dims = json_array();
-    for (int d = 0; d < n_dims; d++) json_array_append_new(dims, json_integer(shape[d]));
-    json_array_append_new(
-        tensors, json_pack("{s:s, s:s, s:o, s:I}", "name", name, "type", dtype_info(t)->name, "shape", dims, "bytes", (json_int_t)bytes));
+    for (int d = 0; d < t.n_dims; d++) json_array_append_new(dims, json_integer(t.shape[d]));
+    json_array_append_new(tensors, json_pack("{s:s, s:s, s:o, s:I}", "name", t.name, "type", dtype_info(t.dtype)->name, "shape", dims,
+                                             "bytes", (json_int_t)t.n_bytes));
   }
   json_t *layers = json_array();
   for (int l = 0; l < c->n_layers; l++) {

@@ -89,29 +89,20 @@ static int read_options(struct plan *p, const struct cygnet_options *o, const st
 
 /* ---- sizes -------------------------------------------------------------------------------------------------------------------- */
 
-static bool is_other_part(const char *name) { /* of a checkpoint that also has eyes */
-  return strstr(name, "vision_tower.") || strstr(name, "multi_modal_projector.");
-}
-
 /* Matrices as the instruction set wants them; vectors are converted to float32. */
 static size_t weights_in_memory(const struct kern *kern, const struct weights *w, size_t *lookup_bytes) {
   size_t n_bytes = 0;
   *lookup_bytes = 0;
   for (size_t i = 0; i < weights_count(w); i++) {
-    const char *name;
-    enum dtype dtype;
-    int n_dims;
-    int64_t shape[4];
-    size_t file_bytes;
-    weights_at(w, i, &name, &dtype, &n_dims, shape, &file_bytes);
-    if (is_other_part(name)) continue;
-    size_t here = file_bytes;
-    if (n_dims == 2 && dtype != DTYPE_NONE && shape[0] <= INT32_MAX && shape[1] <= INT32_MAX) {
-      struct weight t = {.dtype = dtype, .rows = (int)shape[0], .cols = (int)shape[1]};
-      if (dtype_row_bytes(dtype, (size_t)t.cols, &t.row_bytes)) {
+    struct weight_entry f = weights_at(w, i);
+    if (f.skipped) continue;
+    size_t here = f.n_bytes;
+    if (f.n_dims == 2 && f.dtype != DTYPE_NONE && f.shape[0] <= INT32_MAX && f.shape[1] <= INT32_MAX) {
+      struct weight t = {.dtype = f.dtype, .rows = (int)f.shape[0], .cols = (int)f.shape[1]};
+      if (dtype_row_bytes(f.dtype, (size_t)t.cols, &t.row_bytes)) {
         size_t packed = gemm_packed_bytes(kern, &t);
         if (packed) here = packed;
-        if (packed && !strcmp(name, "token_embd.weight")) *lookup_bytes = file_bytes;
+        if (packed && !strcmp(f.name, "token_embd.weight")) *lookup_bytes = f.n_bytes;
       }
     }
     n_bytes += here;

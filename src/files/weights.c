@@ -395,14 +395,12 @@ size_t weights_total_bytes(const struct weights *w) {
   return n;
 }
 
-void weights_at(const struct weights *w, size_t i, const char **name, enum dtype *dtype, int *n_dims, int64_t shape[4], size_t *n_bytes) {
+struct weight_entry weights_at(const struct weights *w, size_t i) {
   CHECK(i < w->n_entries);
   const struct entry *t = &w->entries[i];
-  *name = t->own;
-  *dtype = t->dtype;
-  *n_dims = t->n_dims;
-  memcpy(shape, t->shape, sizeof t->shape);
-  *n_bytes = t->n_bytes;
+  struct weight_entry out = {.name = t->own, .dtype = t->dtype, .n_dims = t->n_dims, .n_bytes = t->n_bytes, .skipped = t->skipped};
+  memcpy(out.shape, t->shape, sizeof out.shape);
+  return out;
 }
 
 int weights_unchanged(const struct weights *w, struct err *e) {

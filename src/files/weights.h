@@ -47,8 +47,15 @@ const char *weights_folder(const struct weights *w);      /* folder that holds t
 const char *weights_format(const struct weights *w);      /* "GGUF v3", "GGUF v3, 3 parts", "safetensors, 2 shards" */
 size_t weights_total_bytes(const struct weights *w);
 size_t weights_count(const struct weights *w);
-/* i-th tensor in file order: its own name and form. */
-void weights_at(const struct weights *w, size_t i, const char **name, enum dtype *dtype, int *n_dims, int64_t shape[4], size_t *n_bytes);
-int weights_unchanged(const struct weights *w, struct err *e); /* files on disk still as they were */
+struct weight_entry {
+  const char *name; /* the file's own; borrows */
+  enum dtype dtype;
+  int n_dims;
+  int64_t shape[4];
+  size_t n_bytes;
+  bool skipped; /* of a part that this build does not run, or a head that the configuration says is tied */
+};
+struct weight_entry weights_at(const struct weights *w, size_t i); /* i-th tensor in file order */
+int weights_unchanged(const struct weights *w, struct err *e);     /* files on disk still as they were */
 
 #endif

@@ -80,14 +80,9 @@ static void every_fixture_binds(void **s) {
     assert_int_equal(weights_count(w), 2 + 13 * (size_t)c.n_layers);
     size_t total = 0;
     for (size_t k = 0; k < weights_count(w); k++) {
-      const char *name;
-      enum dtype dtype;
-      int n_dims;
-      int64_t shape[4];
-      size_t n_bytes;
-      weights_at(w, k, &name, &dtype, &n_dims, shape, &n_bytes);
-      assert_true(name[0] && dtype != DTYPE_NONE && n_dims >= 1 && n_dims <= 2);
-      total += n_bytes;
+      struct weight_entry t = weights_at(w, k);
+      assert_true(t.name[0] && t.dtype != DTYPE_NONE && t.n_dims >= 1 && t.n_dims <= 2);
+      total += t.n_bytes;
     }
     assert_int_equal(total, weights_total_bytes(w));
     bool gguf = strstr(paths[i], ".gguf") != NULL;
