@@ -48,10 +48,10 @@ BASE_CFLAGS := $(MARCH) -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -Itests -ffp-cont
 override CFLAGS := $(BASE_CFLAGS) $(WARN) $(CFLAGS_$(MODE)) $(EXTRA_CFLAGS)
 override LDFLAGS := -pthread $(filter -fsanitize%,$(CFLAGS_$(MODE))) $(EXTRA_LDFLAGS)
 
-LIBS_base   := -lm
+LIBS_base   := -lcrypto -lm
 LIBS_files  := -ljansson
 LIBS_text   := -lutf8proc
-LIBS_server := -levent -levent_pthreads
+LIBS_server := -levent -levent_pthreads -levent_openssl -lssl
 LIBS := $(LIBS_server) $(LIBS_text) $(LIBS_files) $(LIBS_base)
 
 OTHER_ARCH := $(if $(filter x86_64,$(ARCH)),,%_avx2.c %_avx512.c)

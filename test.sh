@@ -4,7 +4,7 @@ set -u
 cd "$(dirname "$0")" || exit 1
 mkdir -p build
 . tools/setup.sh
-need_packages gcc make libc6-dev libjansson-dev libutf8proc-dev libevent-dev libcmocka-dev libsimde-dev python3 python3-pip curl ca-certificates
+need_packages gcc make libc6-dev libjansson-dev libutf8proc-dev libevent-dev libssl-dev libcmocka-dev libsimde-dev python3 python3-pip curl ca-certificates
 jobs=$(nproc)
 passed=0 failed=0
 

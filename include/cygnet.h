@@ -57,6 +57,7 @@ struct cygnet_options {
   int chunk_tokens;         /* most prompt tokens in one step; 0: 512 */
   int max_running;          /* requests computed at the same time; 0: 16 */
   int max_queued;           /* requests waiting; 0: 1024; more are refused with 503 */
+  int step_ms;              /* a step aims to take no longer while somebody else waits for a token (4 times that otherwise); 0: no aim */
   double swa_full_ratio;    /* tokens of the sliding pool per token of the full pool; 0: by itself */
   size_t mem_bytes;         /* limit for weights, scratch and cache together; 0: what the machine has free */
   double mem_fraction;      /* share of free memory that may be taken when mem_bytes is 0; 0: 0.8 */
@@ -100,6 +101,9 @@ CYGNET_API int cygnet_floor(const struct cygnet *c, struct cygnet_floor *out, st
 CYGNET_API int cygnet_encode(const struct cygnet *c, const char *text, size_t n_text, int special, int bos, int32_t **ids, size_t *n_ids);
 /* Text of ids, NUL terminated, owned. skip_special != 0 leaves control tokens out. */
 CYGNET_API char *cygnet_decode(const struct cygnet *c, const int32_t *ids, size_t n_ids, int skip_special, size_t *n_text);
+/* The bytes that one id stands for, as they are: not always whole characters. Lives as long as the struct cygnet; control tokens give their
+ * spelling, ids outside the vocabulary nothing (NULL, *n = 0). */
+CYGNET_API const char *cygnet_piece(const struct cygnet *c, int32_t id, size_t *n);
 /* Ids of a conversation; 0, or -1 and *e. messages and tools are JSON in OpenAI form; tools and options may be NULL. options is a JSON object:
  * add_generation_prompt (true), continue_final_message (false), enable_thinking. *ids is owned; *text (may be NULL) is owned. */
 CYGNET_API int cygnet_render(const struct cygnet *c, const char *messages_json, const char *tools_json, const char *options_json,
@@ -136,11 +140,14 @@ struct cygnet_request {
   size_t n_stop;
   const int32_t *stop_ids; /* beside the model's own end-of-generation ids */
   size_t n_stop_ids;
-  int keep_stop;    /* the stop string or token stays in the output */
-  int ignore_eos;   /* the model's own end ids do not end it */
-  int show_special; /* control tokens appear in the text */
-  int logprobs;     /* 0 = none, 1 + N = the sampled token's and the N best (N <= 20) */
-  int priority;     /* higher first */
+  int keep_stop;          /* the stop string or token stays in the output */
+  int ignore_eos;         /* the model's own end ids do not end it */
+  int show_special;       /* control tokens appear in the text */
+  int logprobs;           /* 0 = none, 1 + N = the sampled token's and the N best (N <= 20) */
+  int prompt_logprobs;    /* 0 = none, 1 + K = those of prompt tokens K .. n_prompt-1, too, each given all before it; with `logprobs` */
+  int priority;           /* higher first */
+  const char *cache_salt; /* prompts with different salts share nothing in the prefix cache, not even its timing; NULL = the common one */
+  size_t n_cache_salt;
   /* For every row of the prompt, in order and once: its logits, valid during the call. For evaluations and `logits`. */
   void (*on_logits)(void *ctx, int position, const float *logits, int vocab);
   /* Hidden states of every prompt row: layer 0 = scaled embedding, l + 1 = output of layer l. */
@@ -170,7 +177,7 @@ struct cygnet_logprob {
   int32_t id;
   float logprob;
 };
-struct cygnet_token { /* one generated token */
+struct cygnet_token { /* one generated token, or one of the prompt */
   int32_t id;
   float logprob;                    /* when asked for */
   const struct cygnet_logprob *top; /* best first, n_top of them */
@@ -184,13 +191,17 @@ struct cygnet_event { /* pointers are valid until the next call on the same stru
   size_t n_text;
   const struct cygnet_token *tokens; /* new tokens; a token may come before its text; an id that ends the request only with keep_stop */
   size_t n_tokens;
+  /* with prompt_logprobs: in the first event, all at once. The very first token of a prompt has nothing before it: logprob NaN, n_top 0 */
+  const struct cygnet_token *prompt;
+  size_t n_prompt;
   enum cygnet_finish finish; /* anything but NONE: the last event of this request */
   int matched_stop;          /* index of the stop string, or -1 */
   int32_t matched_id;        /* id that ended it, or -1 */
   struct cygnet_error error;
   uint64_t seed;
   /* usage so far */
-  int prompt_tokens, cached_tokens, completion_tokens; /* a token that ended it is counted, shown or not */
+  int prompt_tokens, cached_tokens, completion_tokens; /* a token that ended it is counted, shown or not; cached <= prompt */
+  int n_retractions;
   /* timings in ms: waiting, prompt, generation */
   double queue_ms, prefill_ms, decode_ms;
 };
@@ -199,12 +210,26 @@ CYGNET_API int cygnet_next_event(struct cygnet *c, struct cygnet_event *ev);
 
 struct cygnet_stats {
   int n_running, n_waiting;
+  /* tokens in the pools: held by requests; kept by the prefix cache alone, so free for the asking */
   int pool_full_used_tokens, pool_sliding_used_tokens;
-  uint64_t n_steps, n_finished, n_aborted, n_failed, n_retracted;
-  uint64_t prompt_tokens, generated_tokens, cached_tokens;
+  int pool_full_cached_tokens, pool_sliding_cached_tokens;
+  /* since the start */
+  uint64_t n_steps, n_graph_steps; /* steps that replayed a recorded list */
+  uint64_t n_requests, n_finished, n_aborted, n_failed, n_retracted;
+  uint64_t prompt_tokens;   /* of requests that have begun, each once */
+  uint64_t cached_tokens;   /* of those, taken from the prefix cache */
+  uint64_t computed_tokens; /* prompt rows computed, those again after a retraction included */
+  uint64_t generated_tokens;
+  /* prompt tokens that were computed although their beginning was known, by reason */
+  uint64_t lost_window_tokens; /* the prefix is known, but the sliding window before its end was given up */
+  uint64_t lost_wanted_tokens; /* the request wants the logits of its prompt */
+  uint64_t evicted_full_tokens, evicted_sliding_tokens;
+  int n_resume_points; /* places whose window is kept */
   uint64_t n_fork_joins;
 };
 CYGNET_API void cygnet_stats(const struct cygnet *c, struct cygnet_stats *out);
+/* Forget all that the prefix cache keeps. 0, or -1 and nothing done while requests are running or waiting. */
+CYGNET_API int cygnet_flush(struct cygnet *c);
 
 #ifdef __cplusplus
 }

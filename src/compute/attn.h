@@ -11,7 +11,8 @@
  *      ATTN_SEGMENT), ascending; a key outside the interval contributes exactly nothing.
  *   6. A stored key is stored as it would be recomputed: rounding to the cache's type happens per row and head (Q8_0: per 32 values).
  *   7. Rows of this step write before any row reads: a row may see other rows of the same step.
- * Graph mode adds two verbs here, bind and refresh.
+ *   8. Graph mode: prepare overwrites the contents of memory taken in open and moves none of it, so it is what refreshes a recorded step; run is
+ *      nothing but launches (base/record.h) whose counts are read from that memory.
  * Every backend is compared with attn_ref by tests/compute/t_attn.c.
  */
 #ifndef CYGNET_ATTN_H
@@ -51,7 +52,9 @@ struct attn_ops {
   const char *name;                                                 /* "cpu", "ref" */
   struct attn *(*open)(const struct attn_config *c, struct err *e); /* takes all memory; refuses what it cannot do with a sentence */
   void (*close)(struct attn *a);
-  void (*prepare)(struct attn *a, const struct batch *b); /* b must live until the step's last run */
+  void (*prepare)(struct attn *a, const struct batch *b); /* b must live until the step's last run; for replay: be the same one each time */
+  /* Contents of one page, in all layers of that kind. Before the step's first run. */
+  void (*copy_page)(struct attn *a, enum kv_kind kind, int32_t from, int32_t to);
   /* q [n_rows, n_q * head_dim]; k, v [n_rows, n_kv * head_dim], or NULL when the layer reads a donor; out like q. All F32. */
   void (*run)(struct attn *a, int layer, const struct tensor *q, const struct tensor *k, const struct tensor *v, struct tensor *out);
 };

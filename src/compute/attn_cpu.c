@@ -548,4 +548,16 @@ static void cpu_run(struct attn *a, int layer, const struct tensor *q, const str
   if (st.shape->n_split > 0) workers_run(a->c.workers, attn_join_split, &st, st.shape->n_split * st.shape->n_kv);
 }
 
-const struct attn_ops attn_cpu_ops = {.name = "cpu", .open = cpu_open, .close = cpu_close, .prepare = cpu_prepare, .run = cpu_run};
+static void cpu_copy_page(struct attn *a, enum kv_kind kind, int32_t from, int32_t to) {
+  for (int i = 0; i < a->c.n_layers; i++) {
+    const struct attn_layer *l = &a->layers[i];
+    const struct attn_store *s = &a->stores[i];
+    if (l->owner != i || l->kind != kind) continue;
+    size_t n_bytes = (size_t)l->n_kv * (size_t)a->c.page_tokens * s->row_bytes;
+    memcpy(s->k + (size_t)to * n_bytes, s->k + (size_t)from * n_bytes, n_bytes);
+    memcpy(s->v + (size_t)to * n_bytes, s->v + (size_t)from * n_bytes, n_bytes);
+  }
+}
+
+const struct attn_ops attn_cpu_ops = {
+    .name = "cpu", .open = cpu_open, .close = cpu_close, .prepare = cpu_prepare, .copy_page = cpu_copy_page, .run = cpu_run};

@@ -121,4 +121,15 @@ static void ref_run(struct attn *a, int layer, const struct tensor *q, const str
   }
 }
 
-const struct attn_ops attn_ref_ops = {.name = "ref", .open = ref_open, .close = ref_close, .prepare = ref_prepare, .run = ref_run};
+static void ref_copy_page(struct attn *a, enum kv_kind kind, int32_t from, int32_t to) {
+  for (int i = 0; i < a->c.n_layers; i++) {
+    const struct attn_layer *l = &a->layers[i];
+    if (l->owner != i || l->kind != kind) continue;
+    size_t n = (size_t)a->c.page_tokens * (size_t)l->n_kv * (size_t)l->head_dim;
+    memcpy(a->stores[i].k + (size_t)to * n, a->stores[i].k + (size_t)from * n, n * sizeof(float));
+    memcpy(a->stores[i].v + (size_t)to * n, a->stores[i].v + (size_t)from * n, n * sizeof(float));
+  }
+}
+
+const struct attn_ops attn_ref_ops = {
+    .name = "ref", .open = ref_open, .close = ref_close, .prepare = ref_prepare, .copy_page = ref_copy_page, .run = ref_run};

@@ -112,6 +112,12 @@ char *cygnet_decode(const struct cygnet *c, const int32_t *ids, size_t n_ids, in
   return buf_take(&text, n_text);
 }
 
+const char *cygnet_piece(const struct cygnet *c, int32_t id, size_t *n) {
+  struct str piece = tok_piece(c->tok, id);
+  *n = piece.n;
+  return piece.p;
+}
+
 static int read_chat_options(const json_t *json, struct chat_options *o, struct err *e) {
   bool opens_turn = true;
   if (!json) return 0;
@@ -178,5 +184,6 @@ uint64_t cygnet_submit(struct cygnet *c, const struct cygnet_request *r, struct 
 }
 
 void cygnet_abort(struct cygnet *c, uint64_t request) { engine_abort(c, request); }
+int cygnet_flush(struct cygnet *c) { return engine_flush(c) ? 0 : -1; }
 int cygnet_step(struct cygnet *c) { return engine_step(c); }
 int cygnet_next_event(struct cygnet *c, struct cygnet_event *ev) { return engine_next_event(c, ev); }

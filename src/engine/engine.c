@@ -55,7 +55,8 @@ struct cygnet *engine_open(const struct cygnet_options *o, struct err *e) {
   if (!c->kv) goto fail;
   c->model = model_open(&c->config, c->weights, &c->plan.model, e);
   if (!c->model || weights_unchanged(c->weights, e)) goto fail;
-  if (sched_init(&c->sched, &c->plan.sched, c->kv, e) || batch_init(&c->batch, &c->plan.batch, e) || open_samplers(c, e)) goto fail;
+  if (sched_init(&c->sched, &c->plan.sched, c->kv, c->radix, e) || batch_init(&c->batch, &c->plan.batch, e) || open_samplers(c, e))
+    goto fail;
   set_limits(c);
   buf_init(&c->piece, 0);
   c->load_ms = clock_ms_since(start_ns);
@@ -194,6 +195,8 @@ void engine_abort(struct cygnet *c, uint64_t number) {
   c->has_news = true;
 }
 
+bool engine_flush(struct cygnet *c) { return c->sched.running.n == 0 && c->sched.waiting.n == 0; }
+
 /* ---- one step ------------------------------------------------------------------------------------------------------------------ */
 
 /* In debug builds an allocation between guard(true) and guard(false) ends the program with the name of the phase. */
@@ -228,7 +231,7 @@ static struct tensor forward(struct cygnet *c) {
     if (wants_hidden(c->sched.picks[i].r)) m->tap = tap_hidden, m->tap_ctx = c;
   guard(true);
   batch_build(&c->batch, c->kv, c->sched.picks, c->sched.n_picks);
-  struct tensor logits = model_forward(m, &c->batch);
+  struct tensor logits = graph_forward(c->graph, m, &c->batch);
   guard(false);
   m->tap = tap;
   m->tap_ctx = tap_ctx;
@@ -294,7 +297,7 @@ static int settle_rows(struct cygnet *c, const struct tensor *logits) {
     const struct request *r = c->sched.picks[i].r;
     int before = MIN(r->n_computed, r->n_prompt);
     sched_commit(&c->sched, &c->sched.picks[i]);
-    c->stats.prompt_tokens += (uint64_t)(MIN(r->n_computed, r->n_prompt) - before);
+    c->stats.computed_tokens += (uint64_t)(MIN(r->n_computed, r->n_prompt) - before);
   }
   for (int i = 0; i < c->sched.n_picks; i++) {
     struct sched_pick p = c->sched.picks[i];

@@ -1,6 +1,6 @@
 /* engine.h — the engine behind cygnet.h: plan memory, own model, cache and requests, advance the world by one step.
  *
- *   engine_step:  sched_next → batch_build → model_forward → per out row: sample → token, stop, detok → commit → events
+ *   engine_step:  sched_next → copies → batch_build → graph_forward → per out row: sample → token, stop, detok → commit → events
  *
  * There is no other way to advance the world; a test of the whole engine has no threads in it.
  * Nothing is allocated between batch_build and the end of model_forward (mem_guard in debug builds).
@@ -9,8 +9,8 @@
 #ifndef CYGNET_ENGINE_H
 #define CYGNET_ENGINE_H
 
+#include "engine/graph.h"
 #include "engine/sched.h"
-#include "models/model.h"
 #include "text/chat.h"
 
 /* ---- batch.c: fill a batch from picks ---------------------------------------------------------------------------------- */
@@ -65,12 +65,15 @@ struct cygnet {
   struct plan plan;
   struct model *model;
   struct kv *kv;
+  struct radix *radix; /* NULL with disable_prefix_cache, and for models without full layers */
   struct request_limits limits;
   double load_ms;
 
   /* changed by steps */
   struct sched sched;
   struct batch batch;
+  struct graph *graph;             /* NULL with disable_graph */
+  double row_ms;                   /* time per prompt row, lately; 0 = not known yet */
   struct sample_scratch *samplers; /* [n_samplers]: one per worker that samples */
   int n_samplers;
   struct engine_sample *samples; /* [max_running] */
@@ -90,6 +93,7 @@ uint64_t engine_submit(struct cygnet *c, const struct cygnet_request *r, struct 
 void engine_abort(struct cygnet *c, uint64_t number);
 bool engine_step(struct cygnet *c);
 bool engine_next_event(struct cygnet *c, struct cygnet_event *ev);
+bool engine_flush(struct cygnet *c); /* false: busy */
 /* Every invariant of requests, scheduler and cache. For tests and debug builds: takes memory. */
 bool engine_check(const struct cygnet *c, struct err *e);
 

@@ -93,6 +93,8 @@ struct request *request_new(const struct cygnet_request *from, const struct requ
   r->keep_stop = from->keep_stop != 0;
   r->matched_stop = -1;
   r->matched_id = -1;
+  r->n_cached = -1;
+  r->prompt_logprobs_from = -1;
   r->on_logits = from->on_logits;
   r->on_hidden = from->on_hidden;
   r->callback_ctx = from->callback_ctx;

@@ -18,7 +18,7 @@
 #include "cygnet.h"
 #include "engine/sample.h"
 #include "files/config.h"
-#include "kv/kv.h"
+#include "kv/radix.h"
 #include "text/detok.h"
 #include "text/stop.h"
 
@@ -36,6 +36,11 @@ struct request {
   int tokens_cap;
   int n_prompt, n_tokens, n_computed, n_limit;
   struct kv_seq kv;
+  struct radix_space space; /* of the prefix tree */
+  int n_reuse_max;          /* prompt rows before that may come from the tree; those from here on are wanted computed */
+  int n_cached;             /* of the prompt, at its first admission; -1 = not admitted yet */
+  uint64_t leader;          /* a follower's memo (sched.h 2): number of the request whose prompt it was compared with last, 0 = none, */
+  int n_shared;             /* and how many tokens both begin with */
 
   struct sample_state sampling; /* its stop_ids are every id that ends the request: the caller's and, unless ignore_eos, the model's */
   bool keep_stop;
@@ -47,7 +52,11 @@ struct request {
   void (*on_hidden)(void *ctx, int layer, int position, const float *x, int hidden);
   void *callback_ctx;
   void *user;
-  int n_reported; /* prompt rows whose callbacks have been called */
+  int n_reported;                     /* prompt rows whose callbacks have been called, or whose logprobs have been taken */
+  int prompt_logprobs_from;           /* -1 = none; else those of prompt tokens from here on are wanted */
+  struct cygnet_token *prompt_tokens; /* [n_prompt - prompt_logprobs_from], owned; NULL = none wanted */
+  struct cygnet_logprob *prompt_top;  /* [n_prompt - prompt_logprobs_from, top_max], owned */
+  bool prompt_shown;                  /* they were handed out */
 
   /* output not yet handed out */
   struct request *next_ready; /* queue of requests with an event */

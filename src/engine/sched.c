@@ -31,12 +31,14 @@ static void list_remove(struct request_list *l, struct request *r) {
 
 /* ---- life ----------------------------------------------------------------------------------------------------------------- */
 
-int sched_init(struct sched *s, const struct sched_config *c, struct kv *kv, struct err *e) {
+int sched_init(struct sched *s, const struct sched_config *c, struct kv *kv, struct radix *radix, struct err *e) {
   memset(s, 0, sizeof *s);
   CHECK(c->chunk_tokens >= 1 && c->max_running >= 1 && c->max_queued >= 0 && c->ahead_tokens >= 0);
   CHECK(c->rows_max >= c->chunk_tokens + c->max_running && c->out_max >= c->max_running);
   s->config = *c;
   s->kv = kv;
+  s->radix = radix;
+  s->chunk_rows = s->beside_rows = c->chunk_tokens;
   s->picks = mem_try_alloc((size_t)c->max_running * sizeof *s->picks);
   if (!s->picks) return err_set(e, ERR_NO_MEMORY, "scheduler: no memory for %d running requests", c->max_running);
   return 0;

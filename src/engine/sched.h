@@ -4,14 +4,21 @@
  *
  * sched_next chooses rows for one step and reserves their pages:
  *   0. every running request gives back what has left its windows;
- *   1. every decoding request gets its one row (decoding users keep their pace). When pages run out, the last running request in the order is
- *      retracted until it fits; so the first one always goes on, and something always finishes;
- *   2. waiting requests are admitted, first to last and none past another, while a running place is free, this step has a row for them, and
- *      the pages of all their known tokens fit beside what the running ones still need for theirs. Everybody is given ahead_tokens on top,
- *      so that a request that was retracted does not come back only to be retracted again. Alone, a request is always admitted: one that
- *      could never fit was refused at submission (sched_fits);
- *   3. chunk_tokens rows go to prompts in order; a prompt may be cut anywhere. One that finds no page waits for a later step, except
- *      that the first one retracts others when no decoding request will free any.
+ *   1. every decoding request gets its one row (decoding users keep their pace). When pages run out, first those that only the prefix tree keeps
+ *      are evicted, then the last running request in the order is retracted until it fits; so the first one always goes on, and something always
+ *      finishes;
+ *   2. waiting requests are admitted, first to last, while a running place is free and the pages of all their known tokens fit beside what the
+ *      running ones still need for theirs (pages that only the tree keeps count as free). Everybody is given ahead_tokens on top, so that a
+ *      request that was retracted does not come back only to be retracted again. Alone, a request is always admitted: one that could never fit
+ *      was refused at submission (sched_fits). Two exceptions to the order:
+ *        - a *follower* is passed over: its prompt begins like that of a running prompt which is still being computed, further than what the
+ *          tree has of it. It will find that beginning in the tree soon, and nobody computes it twice;
+ *        - a newcomer of higher priority than the last running request takes its place: that one is retracted.
+ *      At admission the request takes over from the prefix tree what it can;
+ *   3. prompt rows: chunk_rows of them, or beside_rows when somebody decodes or more than one prompt is there. Of these the first prompt in the order
+ *      gets at least half. The other half goes to the prompts of the same priority with the fewest rows left, if fewer than the first's: a short
+ *      question does not wait for a book. What is left over goes to prompts in order. A prompt may be cut anywhere. One that finds no page waits for
+ *      a later step, except that the first one retracts others when no decoding request will free any.
  * A request that wants all logits of its prompt gets no more rows than the batch's out places allow.
  *
  * Pure decisions over integers: no clock, no threads, no floats. Same requests in, same decisions out. Nothing is allocated after sched_init.
@@ -38,28 +45,38 @@ struct request_list {
   int n;
 };
 
+struct sched_counts { /* of prompt tokens, since the start: cygnet_stats has their meaning */
+  uint64_t prompt, cached, lost_window, lost_wanted;
+};
+
 struct sched {
   struct sched_config config;
   struct kv *kv;                        /* borrows */
+  struct radix *radix;                  /* borrows; NULL = nothing is reused */
   struct request_list running, waiting; /* in the order above */
+  int chunk_rows, beside_rows;          /* 1 .. chunk_tokens; the engine sets them before a step, both are chunk_tokens at first */
   uint64_t n_retracted;
+  struct sched_counts counts;
   struct sched_pick *picks; /* [max_running] */
   int n_picks;
+  struct kv_copy *copies; /* [max_running * KV_KINDS]: to be done in this order before the step's rows are computed */
+  int n_copies;
 };
 
-int sched_init(struct sched *s, const struct sched_config *c, struct kv *kv, struct err *e);
+/* radix may be NULL. */
+int sched_init(struct sched *s, const struct sched_config *c, struct kv *kv, struct radix *radix, struct err *e);
 void sched_free(struct sched *s); /* both lists are empty before; fine on a zeroed one */
 
 /* Could r be computed if it were alone? A sentence if not. */
 bool sched_fits(const struct sched *s, const struct request *r, struct err *e);
 bool sched_add(struct sched *s, struct request *r);     /* takes a place in the queue; false: it is full */
-void sched_remove(struct sched *s, struct request *r);  /* from either list; gives its pages back; r is DONE */
+void sched_remove(struct sched *s, struct request *r);  /* from either list; its end becomes a resume point, its pages go back; r is DONE */
 void sched_retract(struct sched *s, struct request *r); /* a running one goes back to waiting (a full queue does not matter) */
-/* Number of picks in s->picks, their pages reserved; 0 = nothing to do. */
+/* Number of picks in s->picks, their pages reserved, and copies in s->copies; 0 = nothing to do. */
 int sched_next(struct sched *s);
-/* The step's rows of a pick are computed. */
+/* The step's rows of a pick are computed. Enters them into the prefix tree; the end of a prompt becomes a resume point. */
 void sched_commit(struct sched *s, const struct sched_pick *p);
-/* Lists, states, integers and the cache agree. False and a sentence. For tests and debug builds: takes memory. */
+/* Lists, states, integers, the cache and the tree agree. False and a sentence. For tests and debug builds: takes memory. */
 bool sched_check(const struct sched *s, struct err *e);
 
 #endif

@@ -196,6 +196,16 @@ void kv_seq_adopt(struct kv *kv, struct kv_seq *s, const struct kv_page *pairs, 
   s->swa_from = swa_from;
 }
 
+void kv_seq_replace(struct kv *kv, struct kv_seq *s, int i, enum kv_kind kind, int32_t id) {
+  CHECK(s->pairs && i >= 0 && i < s->n_pairs);
+  int32_t *held = kind == KV_FULL ? &s->pairs[i].full : &s->pairs[i].swa;
+  CHECK(*held);
+  if (*held == id) return;
+  pages_ref(&kv->pool[kind], id);
+  pages_unref(&kv->pool[kind], *held);
+  *held = id;
+}
+
 /* --- observers ----------------------------------------------------------------------------------------------------- */
 
 int64_t kv_slot(const struct kv *kv, const struct kv_seq *s, enum kv_kind kind, int pos) {
@@ -226,10 +236,14 @@ struct kv_stats kv_stats(const struct kv *kv) {
     st.n_pages[k] = kv->c.n_pages[k];
     st.n_used[k] = pages_used(&kv->pool[k]);
     st.n_used_peak[k] = kv->n_used_peak[k];
+    st.n_idle[k] = pages_idle(&kv->pool[k]);
   }
   return st;
 }
 
+struct pages *kv_pool(struct kv *kv, enum kv_kind kind) {
+  return &kv->pool[kind];
+}
 int kv_page_tokens(const struct kv *kv) { return kv->c.page_tokens; }
 int kv_window_tokens(const struct kv *kv) { return kv->c.window_tokens; }
 
@@ -264,7 +278,8 @@ static int check_pages(const struct kv *kv, const struct kv_seq *s, int seq, str
         return bad(e, seq, expect ? "a page is missing" : "a page is held that should not be", i);
       kv->n_owners[k][page[k]]++;
       bool is_written_next = (i + 1) << kv->shift > s->n_tokens;
-      if (is_written_next && kv->pool[k].refs[page[k]] != 1) return bad(e, seq, "a page that it may write is shared", i);
+      if (is_written_next && kv->pool[k].refs[page[k]] != 1 + pages_is_kept(&kv->pool[k], page[k]))
+        return bad(e, seq, "a page that it may write is held by another sequence", i);
     }
   }
   return 0;
@@ -285,9 +300,9 @@ bool kv_check(const struct kv *kv, struct kv_seq *const *seqs, int n_seqs, struc
     if (kv->row_seen[kv->free_rows[i]]++) return err_set(e, ERR_INTERNAL, "cache: table %d is free and in use", kv->free_rows[i]), false;
   for (int k = 0; k < KV_KINDS; k++)
     for (int32_t id = 1; id <= kv->c.n_pages[k]; id++)
-      if (kv->n_owners[k][id] != kv->pool[k].refs[id])
+      if (kv->n_owners[k][id] + pages_is_kept(&kv->pool[k], id) != kv->pool[k].refs[id])
         return err_set(e, ERR_INTERNAL, "cache: %s page %d has %d references, expected %d", kind_names[k], id, kv->pool[k].refs[id],
-                       kv->n_owners[k][id]),
+                       kv->n_owners[k][id] + pages_is_kept(&kv->pool[k], id)),
                false;
   return true;
 }

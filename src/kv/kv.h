@@ -15,13 +15,16 @@
  *   2. Pages are reserved before a step and committed after it; a step that fails leaves the sequence as it was.
  *   3. A sliding page is freed only when its last position is below every lo that the sequence will ever ask for. So for a sequence that
  *      goes on at n_tokens, everything in [kv_window_lo(n_tokens), n_tokens) is held in the sliding pool: swa_from <= that lo.
- *   4. A page shared with somebody else (refs > 1) is never written: a sequence writes only at positions >= own_from, page-aligned.
+ *   4. What somebody else may read is never written: a sequence writes only at positions >= n_tokens, and shares whole pages with other
+ *      sequences only below own_from, page-aligned. Its last, partly filled page may be known to the tree, which then reads no further than
+ *      what was committed.
  *   5. Running short is a result, not an error: the scheduler decides who waits.
  *
  * One step of one sequence:  kv_drop_window(s, s->n_tokens) -> kv_reserve(s, rows) -> compute -> kv_commit(s, rows) or kv_cancel(s).
  * Dropping comes first, so that a sequence's own old pages serve its new rows; kv_pages_for counts on it.
  *
- * The prefix tree (radix.h, to come) adopts and donates page pairs through kv_seq_adopt; its place is the reference counts of pages.h.
+ * The prefix tree (radix.h) hands pages to sequences through kv_seq_adopt and takes them over by pages_keep. Pages that it alone owns are idle: a
+ * shortage counts them as missing, and radix_evict makes them free.
  */
 #ifndef CYGNET_KV_H
 #define CYGNET_KV_H
@@ -47,7 +50,16 @@ struct kv_seq {          /* zeroed is a closed sequence; owned by its request, r
   int n_tokens;          /* committed: their keys and values are valid */
   int n_reserved;        /* tokens for which pages are held, >= n_tokens */
   int swa_from;          /* first position whose sliding page is still held; multiple of P; 0 without sliding layers */
-  int own_from;          /* first position that this sequence may write; multiple of P, <= n_tokens */
+  int own_from;          /* first position whose page no other sequence can hold; multiple of P, <= n_tokens */
+  /* the prefix tree's place in it (radix.h): */
+  int32_t node;  /* that holds the last page below n_entered; 0 = the root */
+  int n_entered; /* tokens whose pages are the tree's as well; multiple of P, <= n_tokens; 0 without a tree */
+};
+
+/* Contents to be copied from page to page, all of it, before anything is computed in this step; in the order of the list, one after the other. */
+struct kv_copy {
+  enum kv_kind kind;
+  int32_t from, to;
 };
 
 struct kv; /* opaque */
@@ -85,6 +97,8 @@ bool kv_truncate(struct kv *kv, struct kv_seq *s, int n);
  * swa_from (multiple of P, <= kv_window_lo(n)) are left alone; from there on every pair must have them. The holder must not write into
  * these pages as long as they are shared; kv_truncate sees to that by itself. */
 void kv_seq_adopt(struct kv *kv, struct kv_seq *s, const struct kv_page *pairs, int n, int swa_from);
+/* Hold page `id` for the i-th P tokens instead of the one held now, which has the same contents. For radix_insert. */
+void kv_seq_replace(struct kv *kv, struct kv_seq *s, int i, enum kv_kind kind, int32_t id);
 
 /* Slot of position pos: page id * P + offset; 0 when no page is held for it, positions outside 0 .. n_reserved-1 included. */
 int64_t kv_slot(const struct kv *kv, const struct kv_seq *s, enum kv_kind kind, int pos);
@@ -93,14 +107,16 @@ int64_t kv_slot(const struct kv *kv, const struct kv_seq *s, enum kv_kind kind, 
 struct kv_short kv_pages_for(const struct kv *kv, int n, int chunk);
 
 struct kv_stats {
-  int n_pages[KV_KINDS], n_used[KV_KINDS], n_used_peak[KV_KINDS];
+  int n_pages[KV_KINDS], n_used[KV_KINDS], n_used_peak[KV_KINDS]; /* used: held by sequences */
+  int n_idle[KV_KINDS];                                           /* kept by the tree alone; the rest of n_pages is free */
   int n_seqs;
 };
 struct kv_stats kv_stats(const struct kv *kv);
 int kv_page_tokens(const struct kv *kv);
+struct pages *kv_pool(struct kv *kv, enum kv_kind kind); /* for the tree, which is an owner of pages like a sequence */
 int kv_window_tokens(const struct kv *kv);
-/* Every invariant above over the given open sequences (all that exist): counts, references, alignment, window. False and a sentence that
- * names the sequence by its index. For tests and idle. */
+/* Every invariant above over the given open sequences (all that exist) and the tree's ownership: counts, references, alignment, window. False and
+ * a sentence that names the sequence by its index. For tests and idle. */
 bool kv_check(const struct kv *kv, struct kv_seq *const *seqs, int n_seqs, struct err *e);
 
 #endif

@@ -24,18 +24,41 @@ struct api {
   int choices_max;                 /* n times the number of prompts */
 };
 
-/* Prep thread. As threads_prepare: 0, -1 and *e, or 1 and *reply. */
-int openai_prepare(const struct api *a, struct call *c, struct buf *reply, struct api_error *e);
-int ops_prepare(const struct api *a, struct call *c, struct buf *reply, struct api_error *e);
+/* One API's way to ask and to answer. */
+struct dialect {
+  const char *name;      /* in logs and metrics: "chat", "completion", "generate", ... */
+  const char *id_prefix; /* of call ids: "chatcmpl-" */
+  bool empty_body;       /* no body is as good as {} */
+  /* Prep thread; body is an object. 0: c->job and, if it stays c->n_choices = 0, one choice per prompt and n; 1: *reply is a whole body, or with
+   * c->control the engine thread is asked; -1 and *e. */
+  int (*prepare)(const struct api *a, struct call *c, const json_t *body, struct buf *reply, struct api_error *e);
+  /* io thread: one message → bytes on c->x, which must not be NULL. Sets c->x = NULL when the exchange is over. */
+  void (*message)(const struct api *a, struct call *c, const struct message *m);
+  /* io thread: ends the exchange of c with an error, as rule 2 says. */
+  void (*fail)(struct call *c, const struct api_error *e);
+};
+extern const struct dialect dialect_chat, dialect_completion;                             /* openai.c */
+extern const struct dialect dialect_generate;                                             /* native.c */
+extern const struct dialect dialect_responses;                                            /* responses.c */
+extern const struct dialect dialect_anthropic, dialect_count_tokens;                      /* anthropic.c */
+extern const struct dialect dialect_tokenize, dialect_detokenize, dialect_apply_template; /* tokens.c */
+extern const struct dialect dialect_flush, dialect_health_generate;                       /* control.c */
+
+/* Prep thread: what threads_prepare wants, for every dialect. */
+int api_prepare(const struct api *a, struct call *c, struct buf *reply, struct api_error *e);
+
+/* openai_request.c: the body of a chat completion → c->job. Other dialects of conversations translate theirs into one and call it. */
+int openai_prepare_chat(const struct api *a, struct call *c, const json_t *body, struct api_error *e);
+int openai_prepare_completion(const struct api *a, struct call *c, const json_t *body, struct api_error *e);
 
 /* One string or array of text or ids → prompts of the job, sizes checked against the context. Shared by the dialects. */
 int api_prompts(const struct api *a, const json_t *prompt, const char *param, struct job *j, struct api_error *e);
 void api_make_choices(struct call *c);
 
-/* io thread: one message → bytes on c->x, which must not be NULL. Sets c->x = NULL when the exchange is over. */
 void openai_message(const struct api *a, struct call *c, const struct message *m);
-/* io thread: ends the exchange of c with an error, as rule 2 says. */
 void openai_fail(struct call *c, const struct api_error *e);
+/* For dialects that answer with whole bodies only (MESSAGE_REPLY and errors). */
+void api_reply_message(const struct api *a, struct call *c, const struct message *m);
 
 /* An error as a whole answer; adds Retry-After to 503 and WWW-Authenticate to 401. */
 void api_reply_error(struct http_exchange *x, const struct api_error *e);

@@ -1,5 +1,5 @@
 /* call.c — calls, messages and the error object. */
-#include "server/call.h"
+#include "server/api.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,17 +11,18 @@
 
 enum { MESSAGE_TEXT_MAX = 64 << 20 };
 
-struct call *call_new(enum call_kind kind) {
+struct call *call_new(const struct dialect *dialect) {
   struct call *c = xcalloc(1, sizeof *c);
   unsigned char random[12] = {0};
-  c->kind = kind;
+  c->dialect = dialect;
   atomic_init(&c->cancelled, false);
+  atomic_init(&c->abort_wanted, false);
   c->created = clock_unix_s();
   if (getrandom(random, sizeof random, 0) < 0) { /* ids only have to be different */
     int64_t now = clock_ns();
     for (size_t i = 0; i < sizeof random; i++) random[i] = (unsigned char)(now >> (i * 5));
   }
-  int at = snprintf(c->id, sizeof c->id, "%s", kind == CALL_CHAT ? "chatcmpl-" : "cmpl-");
+  int at = snprintf(c->id, sizeof c->id, "%s", dialect->id_prefix);
   for (size_t i = 0; i < sizeof random; i++) at += snprintf(c->id + at, sizeof c->id - (size_t)at, "%02x", random[i]);
   return c;
 }
@@ -36,6 +37,7 @@ static void job_free(struct job *j) {
   free(j->stop);
   free(j->stop_ids);
   free(j->bias);
+  free(j->cache_salt);
 }
 
 void call_free(struct call *c) {
@@ -51,6 +53,7 @@ void call_free(struct call *c) {
   free(c->choices);
   job_free(&c->job);
   buf_free(&c->body);
+  free(c->rid);
   free(c);
 }
 
@@ -67,6 +70,8 @@ void message_free(struct message *m) {
   buf_free(&m->text);
   free(m->tokens);
   free(m->tops);
+  free(m->prompt);
+  free(m->prompt_tops);
   free(m);
 }
 

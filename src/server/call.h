@@ -9,11 +9,13 @@
  *      After prep the job is read-only for everybody.
  *   2. The io thread creates and frees a call. It frees it when it has taken the message that is `last`, never before; every call gets exactly
  *      one such message and nothing after it, whatever happens.
- *   3. cancelled is the only word written while others look. Set by the io thread when the client left; prep then answers `last` at once, the
+ *   3. cancelled and abort_wanted are the only words written while others look. cancelled: Set by the io thread when the client left; prep then answers `last` at once, the
  *      engine thread aborts within one step.
  *   4. Messages of one choice arrive in the order of its events.
  *   5. calls_max calls at most; the queues to prep and to the engine have room for all of them, so pushing there cannot fail. The queue to the io
  *      thread is bounded too; when it is full the engine thread waits.
+ *   6. abort_wanted is set by the io thread when somebody asked for it by its rid: the engine aborts within one step, and the client gets its answer so
+ *      far with finish reason "abort".
  */
 #ifndef CYGNET_CALL_H
 #define CYGNET_CALL_H
@@ -24,7 +26,7 @@
 #include "server/http.h"
 #include "server/port.h"
 
-enum call_kind { CALL_CHAT, CALL_COMPLETION, CALL_TOKENIZE, CALL_DETOKENIZE };
+struct dialect; /* api.h */
 
 /* What goes into an error object. code may be NULL. */
 struct api_error {
@@ -55,6 +57,14 @@ struct job {
   int32_t *stop_ids; /* owned */
   int n_stop_ids;
   bool keep_stop, ignore_eos, show_special;
+  int prompt_logprobs; /* -1: none; else from this prompt token on */
+  int priority;
+  char *cache_salt; /* owned; NULL: the common cache */
+};
+
+enum control { /* what the engine thread does for a call that has no job */
+               CONTROL_NONE,
+               CONTROL_FLUSH, /* forget the prefix cache, at the latest at control_deadline_ns; the reply says whether it was idle by then */
 };
 
 struct call;
@@ -73,16 +83,20 @@ struct choice {
   int matched_stop;
   int32_t matched_id;
   int prompt_tokens, cached_tokens, completion_tokens;
+  int64_t first_token_ns, last_token_ns; /* metrics.c */
 };
 
 struct call {
-  enum call_kind kind;
-  atomic_bool cancelled;
-  char id[40]; /* "chatcmpl-..." */
+  const struct dialect *dialect;
+  atomic_bool cancelled, abort_wanted; /* rules 3 and 6 */
+  char id[40];                         /* "chatcmpl-..." */
+  char *rid; /* what the client calls it, for abort_request: the body's rid or the x-request-id header; prep; owned; NULL = id */
   int64_t created;
   struct buf body; /* io, then prep */
 
-  struct job job;         /* prep */
+  struct job job;       /* prep */
+  enum control control; /* prep */
+  int64_t control_deadline_ns;
   struct choice *choices; /* [n_choices]; made by prep */
   int n_choices;
 
@@ -92,6 +106,8 @@ struct call {
   struct api_error failure; /* status 0: none */
 
   struct http_exchange *x; /* io thread; NULL: the client left */
+  int64_t arrived_ns;      /* io thread: the whole body was there */
+  int status;              /* io thread: what was answered, for log and metrics; 499 when the client left first */
   bool sse;
   struct call *next, *prev;
 };
@@ -123,10 +139,16 @@ struct message {
   enum cygnet_finish finish;
   int matched_stop;
   int32_t matched_id;
-  int prompt_tokens, cached_tokens, completion_tokens;
+  int prompt_tokens, cached_tokens, completion_tokens, n_retractions;
+  double queue_ms, prefill_ms, decode_ms;
+  int64_t at_ns; /* when the engine thread had it */
+  /* prompt logprobs, in the first event of a choice that asked: token i is prompt token job.prompt_logprobs + i; a logprob that does not exist is NaN */
+  struct message_token *prompt;
+  int n_prompt;
+  struct cygnet_logprob *prompt_tops;
 };
 
-struct call *call_new(enum call_kind kind);
+struct call *call_new(const struct dialect *dialect);
 void call_free(struct call *c);
 struct message *message_new(struct call *c, enum message_kind kind);
 void message_free(struct message *m);

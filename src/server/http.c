@@ -578,8 +578,9 @@ static int bind_first(struct http_server *s, const char *host, int port, struct 
   return 0;
 }
 
-struct http_server *http_listen(const char *host, int port, const struct http_limits *limits, const struct http_handlers *handlers,
-                                struct err *e) {
+struct http_server *http_listen(const char *host, int port, const struct http_tls *tls, const struct http_limits *limits,
+                                const struct http_handlers *handlers, struct err *e) {
+  (void)tls;
   struct http_server *s = xcalloc(1, sizeof *s);
   signal(SIGPIPE, SIG_IGN);
   s->handlers = *handlers;

@@ -17,7 +17,8 @@
  *   5. What a client can make us hold is bounded: head bytes, body bytes (one and all together), output bytes, connections. A head, a body and
  *      an idle connection each have a deadline.
  *   6. An answer given before the whole request was read closes the connection, after the client had a moment to read it.
- *   7. From http_listen on SIGPIPE is ignored, and the soft limit of descriptors is high enough for the connections if the hard one is.
+ *   7. With TLS everything above holds as well: a handshake counts as the head's time, what is not TLS is closed without an answer. TLS 1.2 and up.
+ *   8. From http_listen on SIGPIPE is ignored, and the soft limit of descriptors is high enough for the connections if the hard one is.
  */
 #ifndef CYGNET_HTTP_H
 #define CYGNET_HTTP_H
@@ -51,17 +52,23 @@ struct http_limits {     /* zero = the value in brackets */
   int socket_send_bytes; /* [the system's] SO_SNDBUF, for tests */
 };
 
+struct http_tls { /* PEM files; read once, at http_listen */
+  const char *certificate_file, *key_file;
+};
+
 struct http_handlers {
   void (*on_head)(void *ctx, struct http_exchange *x);    /* head is there, body not; may be NULL */
   void (*on_request)(void *ctx, struct http_exchange *x); /* not called when on_head replied */
   void (*on_closed)(void *ctx, struct http_exchange *x);
+  void (*on_done)(void *ctx, const struct http_exchange *x,
+                  int status); /* answered, a stream to its end; for the access log; may be NULL */
   void (*on_fault)(void *ctx, int status, const char *why, struct buf *body); /* JSON body for an answer given by this layer */
   void *ctx;
 };
 
-/* host: numeric address or name; port 0: any free one. Returns owned. */
-struct http_server *http_listen(const char *host, int port, const struct http_limits *limits, const struct http_handlers *handlers,
-                                struct err *e);
+/* host: numeric address or name; port 0: any free one; tls NULL: plain. Returns owned. */
+struct http_server *http_listen(const char *host, int port, const struct http_tls *tls, const struct http_limits *limits,
+                                const struct http_handlers *handlers, struct err *e);
 int http_port(const struct http_server *s);
 void http_run(struct http_server *s);    /* until http_stop */
 void http_stop(struct http_server *s);   /* on the loop's thread */

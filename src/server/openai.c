@@ -8,6 +8,8 @@
 
 enum { BODY_MAX = 256 << 20 };
 
+static bool is_chat(const struct call *c) { return c->dialect == &dialect_chat; }
+
 /* ---- errors ----------------------------------------------------------------------------------------------------------- */
 
 void api_reply_error(struct http_exchange *x, const struct api_error *e) {
@@ -142,7 +144,7 @@ static void add_legacy_logprobs(const struct api *a, struct choice *o, const str
 }
 
 static void add_logprobs(const struct api *a, struct choice *o, const struct message *m) {
-  if (o->call->kind == CALL_CHAT) put_chat_logprobs(a, &o->logprobs, m);
+  if (is_chat(o->call)) put_chat_logprobs(a, &o->logprobs, m);
   else add_legacy_logprobs(a, o, m);
 }
 
@@ -150,7 +152,7 @@ static void add_logprobs(const struct api *a, struct choice *o, const struct mes
 static void put_logprobs(struct buf *out, const struct choice *o) {
   if (o->call->job.logprobs < 0) {
     buf_puts(out, "\"logprobs\":null");
-  } else if (o->call->kind == CALL_CHAT) {
+  } else if (is_chat(o->call)) {
     buf_printf(out, "\"logprobs\":{\"content\":[%s],\"refusal\":null}", buf_cstr(&o->logprobs));
   } else {
     buf_printf(out, "\"logprobs\":{\"tokens\":[%s],\"token_logprobs\":[%s],", buf_cstr(&o->logprobs), buf_cstr(&o->token_logprobs));
@@ -210,7 +212,7 @@ static void put_opening(struct buf *out, const struct api *a, const struct call 
 
 /* ---- streaming -------------------------------------------------------------------------------------------------------- */
 
-static const char *chunk_object(const struct call *c) { return c->kind == CALL_CHAT ? "chat.completion.chunk" : "text_completion"; }
+static const char *chunk_object(const struct call *c) { return is_chat(c) ? "chat.completion.chunk" : "text_completion"; }
 
 static bool send_chunk(struct call *c, struct buf *chunk) {
   if (c->job.continuous_usage) {
@@ -229,7 +231,7 @@ static bool send_delta(const struct api *a, struct choice *o, const char *text, 
   buf_init(&chunk, 0);
   put_opening(&chunk, a, o->call, chunk_object(o->call));
   buf_printf(&chunk, "{\"index\":%d,", o->index);
-  if (o->call->kind == CALL_CHAT) {
+  if (is_chat(o->call)) {
     buf_puts(&chunk, "\"delta\":{");
     if (role) buf_puts(&chunk, "\"role\":\"assistant\",");
     if (role || n || !o->finish) {
@@ -258,7 +260,7 @@ static bool begin_choice(const struct api *a, struct choice *o) {
   bool sent = true;
   o->begun = true;
   o->finish = NULL; /* not of the opening chunk */
-  if (o->call->kind == CALL_CHAT) sent = send_delta(a, o, "", 0, true);
+  if (is_chat(o->call)) sent = send_delta(a, o, "", 0, true);
   else if (o->call->job.echo) sent = send_delta(a, o, p->text, p->n_text, false);
   o->finish = finish;
   return sent;
@@ -299,7 +301,7 @@ static void stream_event(const struct api *a, struct call *c, struct choice *o, 
 static void put_choice(struct buf *out, const struct choice *o) {
   const struct job_prompt *p = &o->call->job.prompts[o->prompt];
   buf_printf(out, "{\"index\":%d,", o->index);
-  if (o->call->kind == CALL_CHAT) {
+  if (is_chat(o->call)) {
     buf_puts(out, "\"message\":{\"role\":\"assistant\",\"content\":");
     put_string(out, buf_cstr(&o->text), o->text.len);
     buf_puts(out, ",\"refusal\":null},");
@@ -317,7 +319,7 @@ static void put_choice(struct buf *out, const struct choice *o) {
 static void reply_whole(const struct api *a, struct call *c) {
   struct buf out;
   buf_init(&out, BODY_MAX);
-  put_opening(&out, a, c, c->kind == CALL_CHAT ? "chat.completion" : "text_completion");
+  put_opening(&out, a, c, is_chat(c) ? "chat.completion" : "text_completion");
   for (int i = 0; i < c->n_choices; i++) {
     if (i) buf_putc(&out, ',');
     put_choice(&out, &c->choices[i]);
@@ -367,3 +369,19 @@ void openai_message(const struct api *a, struct call *c, const struct message *m
   if (c->job.logprobs >= 0) add_logprobs(a, o, m);
   if (m->last) reply_whole(a, c);
 }
+
+/* ---- dialects --------------------------------------------------------------------------------------------------------- */
+
+static int prepare_chat(const struct api *a, struct call *c, const json_t *body, struct buf *reply, struct api_error *e) {
+  (void)reply;
+  return openai_prepare_chat(a, c, body, e);
+}
+static int prepare_completion(const struct api *a, struct call *c, const json_t *body, struct buf *reply, struct api_error *e) {
+  (void)reply;
+  return openai_prepare_completion(a, c, body, e);
+}
+
+const struct dialect dialect_chat = {
+    .name = "chat", .id_prefix = "chatcmpl-", .prepare = prepare_chat, .message = openai_message, .fail = openai_fail};
+const struct dialect dialect_completion = {
+    .name = "completion", .id_prefix = "cmpl-", .prepare = prepare_completion, .message = openai_message, .fail = openai_fail};

@@ -249,6 +249,7 @@ static int parse_common(const struct api *a, const json_t *body, struct job *j, 
     return api_error_set(e, 400, "invalid_value", "model", "body: model: expected a string");
   int best_of = 0;
   j->n = 1;
+  j->prompt_logprobs = -1;
   if (refuse_unsupported(body, e) < 0 || parse_sampling(a, body, j, e) < 0 || parse_bias(a, body, j, e) < 0 ||
       parse_stop(a, body, j, e) < 0 || parse_stream(body, j, e) < 0 || get_int(body, "n", 1, a->choices_max, &j->n, e) < 0 ||
       get_int(body, "best_of", 1, INT_MAX, &best_of, e) < 0)
@@ -351,7 +352,7 @@ void api_make_choices(struct call *c) {
 
 /* ---- /v1/completions -------------------------------------------------------------------------------------------------------- */
 
-static int prepare_completion(const struct api *a, const json_t *body, struct call *c, struct api_error *e) {
+int openai_prepare_completion(const struct api *a, struct call *c, const json_t *body, struct api_error *e) {
   struct job *j = &c->job;
   int max_tokens = 16;
   j->logprobs = -1;
@@ -429,7 +430,7 @@ static int render(const struct api *a, const json_t *body, struct job *j, struct
   return 0;
 }
 
-static int prepare_chat(const struct api *a, const json_t *body, struct call *c, struct api_error *e) {
+int openai_prepare_chat(const struct api *a, struct call *c, const json_t *body, struct api_error *e) {
   struct job *j = &c->job;
   int max_tokens = -1, top_logprobs = 0;
   bool logprobs = false;
@@ -446,17 +447,4 @@ static int prepare_chat(const struct api *a, const json_t *body, struct call *c,
   j->logprobs = logprobs ? top_logprobs : -1;
   if (render(a, body, j, e) < 0) return -1;
   return fit_prompts(a, max_tokens, "messages", j, e);
-}
-
-int openai_prepare(const struct api *a, struct call *c, struct buf *reply, struct api_error *e) {
-  struct err why;
-  (void)reply;
-  json_t *body = json_load_text(c->body.data ? c->body.data : "", c->body.len, false, "body", &why);
-  if (!body) return api_error_set(e, err_http_status(why.code), "invalid_json", NULL, "%s", why.msg);
-  int r;
-  if (!json_is_object(body)) r = api_error_set(e, 400, "invalid_json", NULL, "body: expected a JSON object");
-  else r = c->kind == CALL_CHAT ? prepare_chat(a, body, c, e) : prepare_completion(a, body, c, e);
-  json_decref(body);
-  if (r == 0) api_make_choices(c);
-  return r;
 }

@@ -8,6 +8,7 @@ static int port_encode(void *self, const char *text, size_t n_text, int special,
 static char *port_decode(void *self, const int32_t *ids, size_t n_ids, int skip_special, size_t *n_text) {
   return cygnet_decode(self, ids, n_ids, skip_special, n_text);
 }
+static const char *port_piece(void *self, int32_t id, size_t *n) { return cygnet_piece(self, id, n); }
 static int port_render(void *self, const char *messages, const char *tools, const char *options, int32_t **ids, size_t *n_ids,
                        struct cygnet_error *e) {
   return cygnet_render(self, messages, tools, options, ids, n_ids, NULL, e);
@@ -17,8 +18,20 @@ static void port_abort(void *self, uint64_t request) { cygnet_abort(self, reques
 static int port_step(void *self) { return cygnet_step(self); }
 static int port_next_event(void *self, struct cygnet_event *ev) { return cygnet_next_event(self, ev); }
 static void port_stats(void *self, struct cygnet_stats *out) { cygnet_stats(self, out); }
+static int port_flush(void *self) { return cygnet_flush(self); }
 
 struct port port_of(struct cygnet *c) {
-  return (struct port){c,           port_info,  port_encode, port_decode,     port_render, cygnet_free,
-                       port_submit, port_abort, port_step,   port_next_event, port_stats};
+  return (struct port){.self = c,
+                       .info = port_info,
+                       .encode = port_encode,
+                       .decode = port_decode,
+                       .piece = port_piece,
+                       .render = port_render,
+                       .release = cygnet_free,
+                       .submit = port_submit,
+                       .abort = port_abort,
+                       .step = port_step,
+                       .next_event = port_next_event,
+                       .stats = port_stats,
+                       .flush = port_flush};
 }

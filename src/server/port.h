@@ -1,8 +1,8 @@
 /* port.h — what the server needs of an engine, as functions: the real one (port_of) or a scripted one in tests.
  *
  * Same meaning and same return values as the functions of cygnet.h that bear these names.
- *   any thread      info encode decode render
- *   engine thread   submit abort step next_event stats
+ *   any thread      info encode decode piece render
+ *   engine thread   submit abort step next_event stats flush
  */
 #ifndef CYGNET_PORT_H
 #define CYGNET_PORT_H
@@ -14,6 +14,7 @@ struct port {
   void (*info)(void *self, struct cygnet_info *out);
   int (*encode)(void *self, const char *text, size_t n_text, int special, int bos, int32_t **ids, size_t *n_ids);
   char *(*decode)(void *self, const int32_t *ids, size_t n_ids, int skip_special, size_t *n_text);
+  const char *(*piece)(void *self, int32_t id, size_t *n);
   int (*render)(void *self, const char *messages, const char *tools, const char *options, int32_t **ids, size_t *n_ids,
                 struct cygnet_error *e);
   void (*release)(void *owned); /* of ids and text */
@@ -22,6 +23,7 @@ struct port {
   int (*step)(void *self);
   int (*next_event)(void *self, struct cygnet_event *ev);
   void (*stats)(void *self, struct cygnet_stats *out);
+  int (*flush)(void *self);
 };
 
 struct port port_of(struct cygnet *c);

@@ -6,34 +6,47 @@
 
 #include "server/serve_impl.h"
 
-enum auth { AUTH_NONE, AUTH_KEY };
-
-static void chat(struct serve *s, struct http_exchange *x) { serve_call(s, x, CALL_CHAT); }
-static void completion(struct serve *s, struct http_exchange *x) { serve_call(s, x, CALL_COMPLETION); }
-static void tokenize(struct serve *s, struct http_exchange *x) { serve_call(s, x, CALL_TOKENIZE); }
-static void detokenize(struct serve *s, struct http_exchange *x) { serve_call(s, x, CALL_DETOKENIZE); }
+enum auth {
+  AUTH_NONE, /* anybody */
+  AUTH_KEY,  /* an API key */
+  AUTH_ADMIN /* the admin key, or an API key where there is no admin key */
+};
 
 struct route {
-  const char *method, *path; /* a path that ends in / stands for what is below it, too; "/" only for itself */
-  void (*handle)(struct serve *s, struct http_exchange *x);
+  const char *methods;           /* words with a blank between; HEAD comes with GET */
+  const char *path;              /* a path that ends in / stands for what is below it, too; "/" only for itself */
+  const struct dialect *dialect; /* answered through the prep thread, or */
+  void (*handle)(struct serve *s, struct http_exchange *x); /* at once */
   enum auth auth;
 };
 
 static const struct route routes[] = {
-    {"GET", "/health", ops_health, AUTH_NONE},
-    {"GET", "/", ops_page, AUTH_KEY},
-    {"GET", "/v1/models", ops_models, AUTH_KEY},
-    {"GET", "/v1/models/", ops_model, AUTH_KEY},
-    {"POST", "/v1/chat/completions", chat, AUTH_KEY},
-    {"POST", "/v1/completions", completion, AUTH_KEY},
-    {"POST", "/tokenize", tokenize, AUTH_KEY},
-    {"POST", "/v1/tokenize", tokenize, AUTH_KEY},
-    {"POST", "/detokenize", detokenize, AUTH_KEY},
-    {"POST", "/v1/detokenize", detokenize, AUTH_KEY},
-    {"GET", "/get_model_info", ops_model_info, AUTH_KEY},
-    {"GET", "/model_info", ops_model_info, AUTH_KEY},
-    {"GET", "/server_info", ops_server_info, AUTH_KEY},
-    {"GET", "/get_server_info", ops_server_info, AUTH_KEY},
+    {"GET", "/health", NULL, ops_health, AUTH_NONE},
+    {"GET", "/health_generate", &dialect_health_generate, NULL, AUTH_NONE},
+    {"GET", "/ping", NULL, ops_ping, AUTH_NONE},
+    {"GET", "/metrics", NULL, ops_metrics, AUTH_KEY},
+    {"GET", "/", NULL, ops_page, AUTH_KEY},
+    {"GET", "/v1/models", NULL, ops_models, AUTH_KEY},
+    {"GET", "/v1/models/", NULL, ops_model, AUTH_KEY},
+    {"POST", "/v1/chat/completions", &dialect_chat, NULL, AUTH_KEY},
+    {"POST", "/v1/completions", &dialect_completion, NULL, AUTH_KEY},
+    {"POST", "/v1/responses", &dialect_responses, NULL, AUTH_KEY},
+    {"POST", "/v1/messages", &dialect_anthropic, NULL, AUTH_KEY},
+    {"POST", "/v1/messages/count_tokens", &dialect_count_tokens, NULL, AUTH_KEY},
+    {"POST PUT", "/generate", &dialect_generate, NULL, AUTH_KEY},
+    {"POST", "/tokenize", &dialect_tokenize, NULL, AUTH_KEY},
+    {"POST", "/v1/tokenize", &dialect_tokenize, NULL, AUTH_KEY},
+    {"POST", "/detokenize", &dialect_detokenize, NULL, AUTH_KEY},
+    {"POST", "/v1/detokenize", &dialect_detokenize, NULL, AUTH_KEY},
+    {"POST", "/apply-template", &dialect_apply_template, NULL, AUTH_KEY},
+    {"GET", "/get_model_info", NULL, ops_model_info, AUTH_KEY},
+    {"GET", "/model_info", NULL, ops_model_info, AUTH_KEY},
+    {"GET", "/server_info", NULL, ops_server_info, AUTH_KEY},
+    {"GET", "/get_server_info", NULL, ops_server_info, AUTH_KEY},
+    {"GET", "/get_load", NULL, ops_loads, AUTH_KEY},
+    {"GET", "/v1/loads", NULL, ops_loads, AUTH_KEY},
+    {"GET POST", "/flush_cache", &dialect_flush, NULL, AUTH_ADMIN},
+    {"POST", "/abort_request", NULL, ops_abort, AUTH_ADMIN},
 };
 
 static const struct route *route_find(struct str path) {
@@ -43,6 +56,16 @@ static const struct route *route_find(struct str path) {
     if (n > 1 && routes[i].path[n - 1] == '/' && path.n > n && str_starts(path, routes[i].path)) return &routes[i];
   }
   return NULL;
+}
+
+static bool method_is_right(const struct route *r, struct str method) {
+  if (str_is(method, "HEAD")) method = str_c("GET");
+  for (const char *p = r->methods; *p; p += strspn(p, " ")) {
+    size_t n = strcspn(p, " ");
+    if (method.n == n && memcmp(p, method.p, n) == 0) return true;
+    p += n;
+  }
+  return false;
 }
 
 /* ---- who may ---------------------------------------------------------------------------------------------------------- */
@@ -136,7 +159,7 @@ void route_head(void *ctx, struct http_exchange *x) {
     return;
   }
   const struct route *r = route_find(h->path);
-  if ((!r || r->auth == AUTH_KEY) && !has_key(s, x)) {
+  if ((!r || r->auth != AUTH_NONE) && !has_key(s, x)) {
     serve_reply_error(x, 401, "invalid_api_key", "expected the header \"Authorization: Bearer KEY\" with this server's API key");
     return;
   }
@@ -144,18 +167,17 @@ void route_head(void *ctx, struct http_exchange *x) {
     serve_reply_error(x, 404, "not_found", "there is nothing at %s", str_escape(h->path, shown, sizeof shown));
     return;
   }
-  bool right = str_is(h->method, r->method) || (!strcmp(r->method, "GET") && str_is(h->method, "HEAD"));
-  if (!right) {
+  if (!method_is_right(r, h->method)) {
     size_t n = strlen(x->extra);
-    snprintf(x->extra + n, sizeof x->extra - n, "Allow: %s\r\n", r->method);
-    serve_reply_error(x, 405, "method_not_allowed", "expected the method %s at %s", r->method, r->path);
+    snprintf(x->extra + n, sizeof x->extra - n, "Allow: %s\r\n", r->methods);
+    serve_reply_error(x, 405, "method_not_allowed", "expected the method %s at %s", r->methods, r->path);
     return;
   }
   if (s->draining && r->handle != ops_health) {
     serve_reply_error(x, 503, "busy", "the server is shutting down");
     return;
   }
-  if (!strcmp(r->method, "POST")) {
+  if (str_is(h->method, "POST") || str_is(h->method, "PUT")) {
     if (!is_json(http_head_find(h, "Content-Type", NULL)))
       serve_reply_error(x, 400, "invalid_content_type", "expected the header \"Content-Type: application/json\"");
     else if (s->n_calls >= s->options.calls_max)
@@ -165,5 +187,7 @@ void route_head(void *ctx, struct http_exchange *x) {
 
 void route_request(void *ctx, struct http_exchange *x) {
   struct serve *s = ctx;
-  route_find(x->head.path)->handle(s, x);
+  const struct route *r = route_find(x->head.path);
+  if (r->dialect) serve_call(s, x, r->dialect);
+  else r->handle(s, x);
 }

@@ -32,12 +32,12 @@ static void on_fault(void *ctx, int status, const char *why, struct buf *body) {
 
 /* ---- calls ------------------------------------------------------------------------------------------------------------ */
 
-void serve_call(struct serve *s, struct http_exchange *x, enum call_kind kind) {
+void serve_call(struct serve *s, struct http_exchange *x, const struct dialect *dialect) {
   if (s->n_calls >= s->options.calls_max) { /* others came while this body was read */
     serve_reply_error(x, 503, "busy", "%d requests are being served; try again later", s->n_calls);
     return;
   }
-  struct call *c = call_new(kind);
+  struct call *c = call_new(dialect);
   c->body = x->body;
   buf_init(&x->body, 0);
   c->x = x;
@@ -69,8 +69,7 @@ static void on_closed(void *ctx, struct http_exchange *x) {
 /* prep thread */
 static int prepare(void *ctx, struct call *c, struct buf *reply, struct api_error *e) {
   const struct serve *s = ctx;
-  if (c->kind == CALL_CHAT || c->kind == CALL_COMPLETION) return openai_prepare(&s->api, c, reply, e);
-  return ops_prepare(&s->api, c, reply, e);
+  return api_prepare(&s->api, c, reply, e);
 }
 
 /* ---- the end ---------------------------------------------------------------------------------------------------------- */
@@ -84,7 +83,7 @@ static void drain_tick(void *ctx) {
     struct api_error e;
     api_error_set(&e, 503, "busy", NULL, "the server is shutting down");
     for (struct call *c = s->calls; c; c = c->next) {
-      if (c->x) openai_fail(c, &e);
+      if (c->x) c->dialect->fail(c, &e);
       threads_cancel(s->threads, c);
     }
   }
@@ -119,7 +118,7 @@ static void on_signal(void *ctx) { serve_stop(ctx); }
 
 static void take_message(struct serve *s, struct message *m) {
   struct call *c = m->call;
-  if (c->x) openai_message(&s->api, c, m);
+  if (c->x) c->dialect->message(&s->api, c, m);
   if (m->last) call_done(s, c);
   message_free(m);
 }
@@ -169,8 +168,9 @@ struct serve *serve_open(const struct port *port, const struct serve_options *o,
   atomic_init(&s->stops, 0);
   api_init(&s->api, port, &s->options);
   if (check_origin(s->options.cors_origin, e)) goto fail;
-  const struct http_handlers handlers = {route_head, route_request, on_closed, on_fault, s};
-  s->http = http_listen(s->options.host, s->options.port, &s->options.limits, &handlers, e);
+  const struct http_handlers handlers = {
+      .on_head = route_head, .on_request = route_request, .on_closed = on_closed, .on_fault = on_fault, .ctx = s};
+  s->http = http_listen(s->options.host, s->options.port, NULL, &s->options.limits, &handlers, e);
   if (!s->http) goto fail;
   s->threads = threads_start(port, s->options.calls_max, prepare, s, e);
   if (!s->threads || http_watch(s->http, threads_fd(s->threads), on_messages, s, e)) goto fail;

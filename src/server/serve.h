@@ -1,14 +1,16 @@
 /* serve.h — the server: HTTP in front of one engine.
  *
  * Routes (route.c has the table)
- *   GET  /                     chat page              GET  /v1/models, /v1/models/{id}
- *   GET  /health               200, or 503            POST /v1/chat/completions, /v1/completions
- *   GET  /get_model_info, /model_info                 POST /tokenize, /v1/tokenize
- *   GET  /server_info, /get_server_info               POST /detokenize, /v1/detokenize
+ *   OpenAI      POST /v1/chat/completions, /v1/completions, /v1/responses   GET /v1/models, /v1/models/{id}
+ *   Anthropic   POST /v1/messages, /v1/messages/count_tokens
+ *   SGLang      POST /generate, /abort_request, /flush_cache                GET /health, /health_generate, /get_model_info, /server_info, /v1/loads
+ *   more        POST /tokenize, /detokenize, /apply-template                GET /metrics, / (chat page)
  *
  * Rules
  *   1. Every error body is {"error":{"message","type","param","code"}}, whatever the route.
- *   2. With an API key every request needs "Authorization: Bearer KEY", also for paths that do not exist and for the chat page. Public: /health alone.
+ *   2. With API keys every request needs "Authorization: Bearer KEY" (or "x-api-key: KEY", as Anthropic's clients send it), also for paths that do
+ *      not exist and for the chat page. Public: /health, /health_generate and /ping alone. With an admin key the routes that act on others
+ *      (/flush_cache, /abort_request) want that one, and only that; with an admin key alone the other routes are open.
  *   3. No CORS header is sent unless cors_origin says so. A server that listens on a loopback address answers only to Host names that are IP
  *      addresses, localhost, or in allowed_hosts, so that a web page cannot reach it through a name of its own.
  *   4. POST wants Content-Type: application/json (which a web page of another origin cannot send unasked).
@@ -26,6 +28,11 @@ struct serve_options {                    /* zero = the value in brackets; strin
   const char *host;                       /* ["127.0.0.1"] */
   int port;                               /* [any free one] */
   const char *api_key;                    /* [open] */
+  const char *api_key_file;               /* [none] more keys, one per line; blank lines and lines with # are skipped */
+  const char *admin_key;                  /* [see rule 2] */
+  struct http_tls tls;                    /* [plain HTTP] */
+  int prep_threads;                       /* [2] that parse, render and tokenise */
+  bool log_requests;                      /* a line for each request at its end */
   const char *model_name;                 /* [the model's own] name in answers and /v1/models */
   const char *cors_origin;                /* [none] "*" or one origin */
   const char *allowed_hosts;              /* [see rule 3] names, comma between */

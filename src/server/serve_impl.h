@@ -3,6 +3,7 @@
 #define CYGNET_SERVE_IMPL_H
 
 #include "server/api.h"
+#include "server/metrics.h"
 #include "server/serve.h"
 #include "server/threads.h"
 
@@ -11,6 +12,7 @@ struct serve {
   struct api api;
   struct http_server *http;
   struct threads *threads;
+  struct metrics *metrics;
   struct call *calls; /* all in the house */
   int n_calls;
   bool loopback_only;
@@ -20,7 +22,7 @@ struct serve {
 };
 
 /* serve.c: hand the whole request to the prep thread. */
-void serve_call(struct serve *s, struct http_exchange *x, enum call_kind kind);
+void serve_call(struct serve *s, struct http_exchange *x, const struct dialect *dialect);
 void serve_reply_error(struct http_exchange *x, int status, const char *code, const char *fmt, ...) PRINTF_LIKE(4, 5);
 
 /* route.c */
@@ -34,6 +36,10 @@ void ops_model(struct serve *s, struct http_exchange *x);
 void ops_model_info(struct serve *s, struct http_exchange *x);
 void ops_server_info(struct serve *s, struct http_exchange *x);
 void ops_page(struct serve *s, struct http_exchange *x);
+void ops_ping(struct serve *s, struct http_exchange *x);
+void ops_metrics(struct serve *s, struct http_exchange *x); /* Prometheus text (metrics.h) */
+void ops_loads(struct serve *s, struct http_exchange *x);
+void ops_abort(struct serve *s, struct http_exchange *x); /* {"rid"} exactly, {"rid", "prefix": true}, or {"abort_all": true} */
 
 /* page.c */
 extern const char page_html[];

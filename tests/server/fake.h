@@ -59,10 +59,11 @@ struct fake {
   struct cygnet_token tokens[FAKE_SLOTS];
   struct cygnet_logprob tops[FAKE_SLOTS][24];
   int n_events, next_event;
-  atomic_int running; /* for tests, any thread */
-  atomic_int steps;   /* likewise */
-  atomic_int aborts;  /* likewise */
-  atomic_int submits; /* likewise */
+  atomic_int running;   /* for tests, any thread */
+  atomic_int steps;     /* likewise */
+  atomic_int aborts;    /* likewise */
+  atomic_int submits;   /* likewise */
+  atomic_int n_flushes; /* likewise */
   atomic_int tokenise_ms;
 };
 
@@ -89,6 +90,14 @@ static int fake_encode(void *self, const char *text, size_t n, int special, int 
   if (bos) (*ids)[(*n_ids)++] = 256;
   for (size_t i = 0; i < n; i++) (*ids)[(*n_ids)++] = (unsigned char)text[i];
   return 0;
+}
+
+static const char *fake_piece(void *self, int32_t id, size_t *n) {
+  static char bytes[256];
+  (void)self;
+  *n = id >= 0 && id < 256 ? 1 : id < FAKE_VOCAB && id >= 0 ? 5 : 0;
+  if (*n == 1) return bytes[id] = (char)id, &bytes[id];
+  return *n == 0 ? NULL : id == 256 ? "<bos>" : "<eos>";
 }
 
 static char *fake_decode(void *self, const int32_t *ids, size_t n, int skip_special, size_t *n_text) {
@@ -311,11 +320,29 @@ static void fake_stats(void *self, struct cygnet_stats *out) {
   *out = (struct cygnet_stats){.n_steps = f->n_steps, .n_finished = f->n_finished};
 }
 
+static int fake_flush(void *self) {
+  struct fake *f = self;
+  if (atomic_load(&f->running)) return -1;
+  atomic_fetch_add(&f->n_flushes, 1);
+  return 0;
+}
+
 static UNUSED struct port fake_port(struct fake *f) {
   if (!f->max_running) f->max_running = 4;
   if (!f->max_queued) f->max_queued = 16;
-  return (struct port){f,           fake_info,  fake_encode, fake_decode,     fake_render, free,
-                       fake_submit, fake_abort, fake_step,   fake_next_event, fake_stats};
+  return (struct port){.self = f,
+                       .info = fake_info,
+                       .encode = fake_encode,
+                       .decode = fake_decode,
+                       .piece = fake_piece,
+                       .render = fake_render,
+                       .release = free,
+                       .submit = fake_submit,
+                       .abort = fake_abort,
+                       .step = fake_step,
+                       .next_event = fake_next_event,
+                       .stats = fake_stats,
+                       .flush = fake_flush};
 }
 
 /* ---- server ----------------------------------------------------------------------------------------------------------- */
