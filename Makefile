@@ -168,6 +168,11 @@ install: all
 	ln -sf libcygnet.so.0 $(DESTDIR)$(PREFIX)/lib/libcygnet.so
 	sed 's|@PREFIX@|$(PREFIX)|' tools/cygnet.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/cygnet.pc
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/cygnet.pc
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/doc/cygnet/examples
+	sed 's|/usr/bin/cygnet|$(PREFIX)/bin/cygnet|' deploy/cygnet.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/cygnet.service
+	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/cygnet.service
+	install -m644 deploy/haproxy.cfg deploy/nginx.conf deploy/serve.json $(DESTDIR)$(PREFIX)/share/doc/cygnet/examples
+	install -m644 README.md docs/*.md $(DESTDIR)$(PREFIX)/share/doc/cygnet
 clean:
 	rm -rf $(BUILD)
 help:

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""Programs that people have: PyPI's openai (also async) and anthropic, curl, and the request shapes of SGLang's bench_serving.
+
+Usage: tests/clients.py [NAME...]; the two packages are looked for in this Python, tests that need one are left out with a sentence when it is missing.
+Last line: N passed, N failed
+"""
+import asyncio, json, os, subprocess, sys, threading, time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from serving import *
+
+try:
+    import openai
+except ImportError:
+    openai = None
+try:
+    import anthropic
+except ImportError:
+    anthropic = None
+
+
+def needs(package, name):
+    def wrap(fn):
+        if package is None:
+            print("left out: %s needs the Python package %s" % (fn.__name__, name))
+        else:
+            tests.append(fn)
+        return fn
+    return wrap
+
+
+def client(srv, **kw):
+    return openai.OpenAI(base_url=srv.url + "/v1", api_key="none", max_retries=0, **kw)
+
+
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Name a colour."}]
+
+
+@needs(openai, "openai")
+def openai_chat_and_completions():
+    with Server() as srv:
+        c = client(srv)
+        name = c.models.list().data[0].id
+        check(c.models.retrieve(name).id == name, name)
+        a = c.chat.completions.create(model=name, messages=CHAT, max_completion_tokens=6, temperature=0, logprobs=True, top_logprobs=3, seed=1)
+        m = a.choices[0]
+        check(m.message.role == "assistant" and isinstance(m.message.content, str) and m.finish_reason in ("stop", "length"), a)
+        check(a.usage.completion_tokens <= 6 and a.usage.prompt_tokens_details.cached_tokens >= 0, a.usage)
+        check(all(len(t.top_logprobs) == 3 and t.logprob <= 0 for t in m.logprobs.content), m.logprobs)
+        again = c.chat.completions.create(model=name, messages=CHAT, max_completion_tokens=6, temperature=0)
+        check(again.choices[0].message.content == m.message.content, "same question, same answer")
+        check(again.usage.prompt_tokens_details.cached_tokens >= again.usage.prompt_tokens - 1, again.usage)
+        text, usage = "", None
+        for chunk in c.chat.completions.create(model=name, messages=CHAT, max_completion_tokens=6, temperature=0, stream=True, stream_options={"include_usage": True}):
+            usage = chunk.usage or usage
+            text += chunk.choices[0].delta.content or "" if chunk.choices else ""
+        check(text == m.message.content and usage.total_tokens == a.usage.total_tokens, (text, usage))
+        b = c.completions.create(model=name, prompt=["one two", "three"], max_tokens=4, temperature=0, n=1, logprobs=2, extra_body={"ignore_eos": True})
+        check(len(b.choices) == 2 and b.usage.completion_tokens == 8 and len(b.choices[0].logprobs.tokens) == 4, b)
+        e = c.completions.create(model=name, prompt="one two", max_tokens=1, echo=True, logprobs=1, temperature=0)
+        lp = e.choices[0].logprobs
+        check(lp.token_logprobs[0] is None and len(lp.tokens) == e.usage.prompt_tokens + e.usage.completion_tokens, lp)
+        several = c.chat.completions.create(model=name, messages=CHAT, max_tokens=5, n=3, temperature=1, seed=7, extra_body={"ignore_eos": True})
+        check(sorted(x.index for x in several.choices) == [0, 1, 2] and len({x.message.content for x in several.choices}) > 1, several)
+
+
+@needs(openai, "openai")
+def openai_errors():
+    with Server("--api-key", "sesame") as srv:
+        try:
+            client(srv).models.list()
+            check(False, "no error without the key")
+        except openai.AuthenticationError:
+            pass
+        c = openai.OpenAI(base_url=srv.url + "/v1", api_key="sesame", max_retries=0)
+        name = c.models.list().data[0].id
+        for bad in (dict(temperature=-1), dict(max_tokens=0), dict(top_p=1.5), dict(n=0), dict(logit_bias={"99999999": 1})):
+            try:
+                c.chat.completions.create(model=name, messages=CHAT, **bad)
+                check(False, "no error for %s" % bad)
+            except openai.BadRequestError as e:
+                check(e.param == list(bad)[0] and e.code, (bad, e.body))
+        try:
+            c.completions.create(model=name, prompt=[5] * 100000)
+            check(False, "no error for a long prompt")
+        except openai.BadRequestError as e:
+            check(e.code == "context_length_exceeded", e.body)
+        try:
+            c.models.retrieve("no-such-model")
+            check(False, "no error for an unknown model")
+        except openai.NotFoundError:
+            pass
+
+
+@needs(openai, "openai")
+def openai_async_many():
+    async def run(url):
+        c = openai.AsyncOpenAI(base_url=url + "/v1", api_key="none", max_retries=0)
+
+        async def one(i):
+            text = ""
+            stream = await c.chat.completions.create(model="any", messages=[{"role": "user", "content": "Number %d" % (i % 4)}], max_tokens=12, temperature=0,
+                                                     stream=True, extra_body={"ignore_eos": True})
+            async for chunk in stream:
+                text += chunk.choices[0].delta.content or "" if chunk.choices else ""
+            return i % 4, text
+        got = await asyncio.gather(*(one(i) for i in range(24)))
+        return {k: {t for n, t in got if n == k} for k in range(4)}
+    with Server() as srv:
+        by = asyncio.run(run(srv.url))
+        check(all(len(v) == 1 for v in by.values()), by)
+
+
+@needs(openai, "openai")
+def openai_responses():
+    with Server() as srv:
+        c = client(srv)
+        r = c.responses.create(model="any", instructions="Be brief.", input="Name a colour.", max_output_tokens=6, temperature=0)
+        check(r.object == "response" and r.output[0].type == "message" and isinstance(r.output_text, str), r)
+        text = ""
+        with c.responses.stream(model="any", instructions="Be brief.", input="Name a colour.", max_output_tokens=6, temperature=0) as s:
+            for ev in s:
+                if ev.type == "response.output_text.delta":
+                    text += ev.delta
+        check(text == r.output_text, (text, r.output_text))
+
+
+@needs(openai, "openai")
+def openai_stream_given_up():
+    """The client leaves in the middle: the work stops, and nobody else's."""
+    with Server() as srv:
+        c = client(srv)
+        other = []
+        t = threading.Thread(target=lambda: other.append(c.completions.create(model="any", prompt="one two three", max_tokens=60, temperature=0, extra_body={"ignore_eos": True})))
+        s = c.completions.create(model="any", prompt="some words", max_tokens=400, stream=True, extra_body={"ignore_eos": True})
+        next(iter(s))
+        t.start()
+        s.close()
+        wait_until("one running request less", lambda: json.loads(srv.ask("GET", "/server_info")[2])["internal_states"][0]["n_running"] <= 1, 5)
+        t.join()
+        check(other[0].usage.completion_tokens == 60, other)
+        wait_until("nothing running", lambda: json.loads(srv.ask("GET", "/server_info")[2])["internal_states"][0]["n_running"] == 0, 2)
+
+
+@needs(anthropic, "anthropic")
+def anthropic_messages():
+    with Server("--api-key", "sesame") as srv:
+        c = anthropic.Anthropic(base_url=srv.url, api_key="sesame", max_retries=0)
+        ask_it = dict(model="any", max_tokens=6, system="Be brief.", messages=[{"role": "user", "content": "Name a colour."}])
+        m = c.messages.create(**ask_it, temperature=0)
+        check(m.type == "message" and m.content[0].type == "text" and m.stop_reason in ("end_turn", "max_tokens"), m)
+        check(m.usage.output_tokens <= 6 and m.usage.input_tokens >= 0, m.usage)
+        with c.messages.stream(**ask_it, temperature=0) as s:
+            text = "".join(s.text_stream)
+            final = s.get_final_message()
+        check(text == m.content[0].text and final.stop_reason == m.stop_reason, (text, m))
+        check(c.messages.count_tokens(model="any", messages=ask_it["messages"]).input_tokens > 0, "count")
+        try:
+            c.messages.create(model="any", max_tokens=0, messages=ask_it["messages"])
+            check(False, "no error for max_tokens 0")
+        except anthropic.BadRequestError as e:
+            check("max_tokens" in str(e), e)
+
+
+@test
+def curl():
+    with Server() as srv:
+        def run(*args):
+            return subprocess.run(["curl", "-sS", "-m", "30", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        p = run(srv.url + "/v1/completions", "-H", "content-type: application/json", "-d", '{"prompt": "one two", "max_tokens": 3, "ignore_eos": true}')
+        check(json.loads(p.stdout)["usage"]["completion_tokens"] == 3, p)
+        p = run("-N", srv.url + "/v1/chat/completions", "-H", "content-type: application/json", "-d", json.dumps({"messages": CHAT, "max_tokens": 3, "stream": True}))
+        check(sse(p.stdout)[-1] == "[DONE]", p)
+        big = json.dumps({"messages": [{"role": "user", "content": "word " * 40}], "max_tokens": 1})
+        p = run("-H", "Expect: 100-continue", "-H", "content-type: application/json", "--data-binary", big, srv.url + "/v1/chat/completions")
+        check(b"chat.completion" in p.stdout, p)
+        p = run("-H", "Transfer-Encoding: chunked", "-H", "content-type: application/json", "--data-binary", big, srv.url + "/v1/chat/completions")
+        check(b"chat.completion" in p.stdout, p)
+        p = run("-d", "{}", srv.url + "/v1/chat/completions")
+        check(json.loads(p.stdout)["error"]["message"], p)
+        p = run("-o", "/dev/null", "-w", "%{http_code}", srv.url + "/health")
+        check(p.stdout == b"200", p)
+
+
+@test
+def bench_serving_native():
+    """What sglang.bench_serving sends to a backend of the same name, and what it reads from the answer."""
+    with Server() as srv:
+        for prompt in ("one two three", [5, 6, 7, 8]):
+            body = {"text" if isinstance(prompt, str) else "input_ids": prompt, "sampling_params": {"temperature": 0.0, "max_new_tokens": 9, "ignore_eos": True},
+                    "stream": True, "lora_path": None, "return_logprob": False, "logprob_start_len": -1}
+            status, _, data = srv.ask("POST", "/generate", body)
+            lines = sse(data)
+            check(status == 200 and lines[-1] == "[DONE]", data)
+            seen = 0
+            for line in lines[:-1]:
+                o = json.loads(line)
+                n = o["meta_info"]["completion_tokens"]
+                check(n >= seen and isinstance(o["text"], str), o)
+                seen = n
+            check(seen == 9 and o["meta_info"]["finish_reason"] == {"type": "length", "length": 9}, o)
+            whole = json.loads(srv.ask("POST", "/generate", dict(body, stream=False))[2])
+            check(whole["text"] == o["text"] and whole["meta_info"]["cached_tokens"] > 0, (whole, o))
+        for target in ("/get_server_info", "/server_info", "/get_model_info", "/v1/models"):
+            check(srv.ask("GET", target)[0] == 200, target)
+        check(srv.ask("POST", "/flush_cache")[0] == 200, "flush")
+
+
+@test
+def bench_serving_openai():
+    with Server() as srv:
+        body = {"model": "any", "prompt": "one two three", "temperature": 0.0, "best_of": 1, "max_tokens": 9, "stream": True, "ignore_eos": True,
+                "stream_options": {"include_usage": True}}
+        status, _, data = srv.ask("POST", "/v1/completions", body)
+        o = [json.loads(l) for l in sse(data)[:-1]]
+        check(status == 200 and o[-1]["usage"]["completion_tokens"] == 9, data)
+        body = {"model": "any", "messages": [{"role": "user", "content": [{"type": "text", "text": "one two"}]}], "temperature": 0.0, "max_completion_tokens": 9,
+                "stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}}
+        status, _, data = srv.ask("POST", "/v1/chat/completions", body)
+        o = [json.loads(l) for l in sse(data)[:-1]]
+        check(status == 200 and o[-1]["usage"]["completion_tokens"] == 9, data)
+
+
+@test
+def the_same_180_times():
+    """180 equal prompts, many at a time, one greedy answer."""
+    with Server("--max-running-requests", "16") as srv:
+        texts = []
+
+        def one():
+            for _ in range(12):
+                o = json.loads(srv.ask("POST", "/generate", {"text": "The quick brown fox", "sampling_params": {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}})[2])
+                texts.append(o["text"])
+        threads = [threading.Thread(target=one) for _ in range(15)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        check(len(texts) == 180 and len(set(texts)) == 1, set(texts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
