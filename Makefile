@@ -75,6 +75,9 @@ $(OBJ)/%.o: %.c Makefile
 	@echo "  cc      $<"
 	@$(CC) $(CFLAGS) $(ISA_CFLAGS) -c $< -o $@
 
+# the assembler takes the page in (.incbin), which -MMD does not see
+$(OBJ)/src/server/page.o: src/server/page.html
+
 define room_rule
 $(call lib_of,$(1)): $(call obj_of,$(1))
 	@mkdir -p $$(@D)
