@@ -51,7 +51,7 @@ override LDFLAGS := -pthread $(filter -fsanitize%,$(CFLAGS_$(MODE))) $(EXTRA_LDF
 LIBS_base   := -lcrypto -lm
 LIBS_files  := -ljansson
 LIBS_text   := -lutf8proc
-LIBS_server := -levent -levent_pthreads -levent_openssl -lssl
+LIBS_server := -levent -levent_pthreads -lssl
 LIBS := $(LIBS_server) $(LIBS_text) $(LIBS_files) $(LIBS_base)
 
 OTHER_ARCH := $(if $(filter x86_64,$(ARCH)),,%_avx2.c %_avx512.c)

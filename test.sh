@@ -4,7 +4,7 @@ set -u
 cd "$(dirname "$0")" || exit 1
 mkdir -p build
 . tools/setup.sh
-need_packages gcc make libc6-dev libjansson-dev libutf8proc-dev libevent-dev libssl-dev libcmocka-dev libsimde-dev python3 python3-pip curl ca-certificates
+need_packages gcc make libc6-dev libjansson-dev libutf8proc-dev libevent-dev libssl-dev libcmocka-dev libsimde-dev python3 python3-pip curl ca-certificates openssl python3-venv haproxy nginx-light chromium
 jobs=$(nproc)
 passed=0 failed=0
 
@@ -28,12 +28,16 @@ part "layers" make -s layers
 part "format" make -s format-check
 part "build" make -s -j"$jobs" all
 need_sample_model
+need_clients
 part "every test, optimised" make -s -j"$jobs" test
 part "AddressSanitizer and UndefinedBehaviorSanitizer" make -s -j"$jobs" MODE=asan test
 part "ThreadSanitizer: engine and server" make -s -j"$jobs" tsan
 part "AVX-512 kernels under emulation" make -s -j"$jobs" simde
 part "fuzz corpora" make -s -j"$jobs" corpus
 part "command line" python3 tests/cli.py
+part "chat page in Chromium" python3 tests/page.py
+part "other people's clients" "$PYTHON" tests/clients.py
+part "several servers behind one address" "$PYTHON" tests/scale.py
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -6,7 +6,11 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "commands.h"
+#include "server/access.h"
+#include "server/http_tls.h"
 #include "server/serve.h"
+
+enum { STEP_MS = 200, LOG_LINES = 100 /* of the access log in a second */ };
 
 static void print_banner(const struct cygnet *c) {
   struct cygnet_info i;
@@ -24,30 +28,66 @@ static void print_banner(const struct cygnet *c) {
           i.pool_sliding_tokens, i.kv_type, mem_human(i.scratch_bytes, scratch), i.max_running, i.chunk_tokens, i.page_tokens);
 }
 
-int cmd_serve(const struct options *o) {
+static bool is_loopback(const char *host) { return !strncmp(host, "127.", 4) || !strcmp(host, "::1") || !strcmp(host, "localhost"); }
+
+/* What can be wrong with keys and certificates is said before the model is loaded, which takes its time. */
+static int check_doors(const struct options *o, const struct http_tls *tls, struct access *access, struct err *e) {
+  if (access_open(access, o->api_key, o->api_key_file, o->admin_key, e)) return -1;
+  if (tls->certificate_file || tls->key_file) {
+    struct http_tls_context *t = http_tls_open(tls, true, e);
+    if (!t) return -1;
+    http_tls_close(t);
+  }
+  if (!is_loopback(o->host) && access->n_keys == 0)
+    log_line(LOG_WARN, "server", "everybody who reaches this machine can use this server: --api-key changes that");
+  return 0;
+}
+
+static int serve(const struct options *o, const struct http_tls *tls, const struct access *access) {
   int status = 0;
-  if (!o->quiet && !o->verbose) log_set_level(LOG_INFO);
-  struct cygnet *c = command_open(o, &status);
+  struct options own = *o;
+  if (own.step_ms == 0) own.step_ms = STEP_MS;
+  struct cygnet *c = command_open(&own, &status);
   if (!c) return status;
   if (!o->quiet) print_banner(c);
+  bool log_requests = o->log_requests && !o->quiet;
   struct cygnet_sampling sampling = {.temperature = 1};
   struct buf options;
   buf_init(&options, 0);
   opts_dump_json(&options_table, CMD_SERVE, o, &options);
-  struct serve_options so = {.host = o->host,
-                             .port = (int)o->port,
-                             .api_key = o->api_key,
-                             .model_name = o->served_name,
-                             .grace_ms = o->grace_s > 0 ? (int)o->grace_s * 1000 : -1,
-                             .sampling = &sampling,
-                             .limits = {.body_bytes = (size_t)o->body_mib << 20},
-                             .cors_origin = o->cors_origin,
-                             .allowed_hosts = o->allowed_hosts,
-                             .options_json = buf_cstr(&options),
-                             .quiet = o->quiet};
+  struct serve_options so = {
+      .host = o->host,
+      .port = (int)o->port,
+      .access = access,
+      .tls = *tls,
+      .prep_threads = (int)o->prep_threads,
+      .log_requests = log_requests,
+      .model_name = o->served_name,
+      .grace_ms = o->grace_s > 0 ? (int)o->grace_s * 1000 : -1,
+      .sampling = &sampling,
+      .limits = {.body_bytes = (size_t)o->body_mib << 20,
+                 .bodies_bytes = MAX((size_t)256, 2 * (size_t)o->body_mib) << 20,
+                 .connections = (int)o->connections,
+                 .idle_ms = (int)o->idle_s * 1000,
+                 .log_lines = log_requests ? LOG_LINES : 0},
+      .cors_origin = o->cors_origin,
+      .allowed_hosts = o->allowed_hosts,
+      .options_json = buf_cstr(&options),
+      .quiet = o->quiet,
+  };
   struct err e = {0};
   if (serve_run(c, &so, &e)) status = command_fail(&e);
   cygnet_close(c);
   buf_free(&options);
+  return status;
+}
+
+int cmd_serve(const struct options *o) {
+  struct err e = {0};
+  struct access access = {0};
+  const struct http_tls tls = {.certificate_file = o->tls_cert, .key_file = o->tls_key};
+  if (!o->quiet && !o->verbose) log_set_level(LOG_INFO);
+  int status = check_doors(o, &tls, &access, &e) ? command_fail(&e) : serve(o, &tls, &access);
+  access_close(&access);
   return status;
 }

@@ -45,8 +45,9 @@ struct options {
   const char *depths, *batches;
   int64_t bench_prompt, bench_gen, repeat;
   /* serve */
-  const char *host, *api_key, *served_name, *cors_origin, *allowed_hosts;
-  int64_t port, grace_s, body_mib;
+  const char *host, *api_key, *api_key_file, *admin_key, *tls_cert, *tls_key, *served_name, *cors_origin, *allowed_hosts;
+  int64_t port, grace_s, body_mib, connections, idle_s, prep_threads, step_ms;
+  bool log_requests;
   /* everywhere */
   bool verbose, quiet, help;
   const char *config;

@@ -421,7 +421,7 @@ class Server:
         while time.time() < end:
             line = self.p.stdout.readline()
             self.log += line
-            m = re.search(rb"http://127\.0\.0\.1:(\d+)", line)
+            m = re.search(rb"https?://127\.0\.0\.1:(\d+)", line)
             if m:
                 self.port = int(m.group(1))
                 return
@@ -506,6 +506,55 @@ def serve_with_key():
         check(srv.ask("GET", "/v1/models")[0] == 401, "no key")
         check(srv.ask("GET", "/v1/models", headers={"authorization": "Bearer sesam"})[0] == 401, "wrong key")
         check(srv.ask("GET", "/v1/models", headers={"Authorization": "Bearer sesame"})[0] == 200, "right key")
+        status, head, data = srv.ask("GET", "/")
+        check(status == 401 and head["content-type"].startswith("text/html") and b"<html" in data, "the page comes and asks for the key")
+        check(srv.ask("GET", "/flush_cache", headers={"Authorization": "Bearer sesame", "Sec-Fetch-Site": "cross-site"})[0] == 403, "another site's page")
+
+
+@test
+def serve_refuses_bad_doors():
+    """Keys and certificates are checked before the model is loaded; no key is in a message."""
+    empty, blank, cert = path("empty", b""), path("blank", b"# none\n\n"), path("cert.pem", b"no certificate")
+    refused("serve", "-m", TINY, "--tls-cert", cert, says="both --tls-cert and --tls-key")
+    refused("serve", "-m", TINY, "--ssl-keyfile", cert, says="both --tls-cert and --tls-key")
+    refused("serve", "-m", TINY, "--tls-cert", cert, "--tls-key", cert, says=["tls-cert", "found none"])
+    refused("serve", "-m", TINY, "--api-key=", says="api-key: expected a key")
+    refused("serve", "-m", TINY, "--api-key-file", empty, says="found none")
+    refused("serve", "-m", TINY, "--api-key-file", blank, says="found none")
+    refused("serve", "-m", TINY, "--api-key-file", TMP + "/nothing", says="cannot read")
+    p = refused("serve", "-m", TINY, "--config", path("key.json", b'{"api-key": 1234567}'), says="api-key")
+    check("1234567" not in p.err, "a key in a message: " + p.err)
+
+
+@test
+def serve_with_keys_and_tls():
+    import ssl
+    cert, key = os.path.join(TMP, "tls.pem"), os.path.join(TMP, "tls.key")
+    if not shutil.which("openssl"):
+        return
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                    "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert], check=True, stderr=subprocess.DEVNULL)
+    keys = path("keys", b"# users\nalpha\nbeta\n")
+    os.chmod(keys, 0o600)
+    with Server("-m", TINY, "--tls-cert", cert, "--tls-key", key, "--api-key-file", keys, "--admin-api-key", "boss") as srv:
+        def ask(method, target, **headers):
+            c = http.client.HTTPSConnection("127.0.0.1", srv.port, timeout=20, context=ssl.create_default_context(cafile=cert))
+            c.request(method, target, headers={"Content-Type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}})
+            r = c.getresponse()
+            data = r.read()
+            c.close()
+            return r.status, r.headers, data
+        check(b"https://127.0.0.1" in srv.log, srv.log)
+        check(ask("GET", "/health")[0] == 200 and ask("GET", "/v1/models")[0] == 401, "public or not")
+        check(ask("GET", "/v1/models", Authorization="Bearer alpha")[0] == 200 and ask("GET", "/v1/models", x_api_key="beta")[0] == 200, "keys of the file")
+        check(ask("POST", "/flush_cache", x_api_key="beta")[0] == 403 and ask("POST", "/flush_cache", x_api_key="boss")[0] == 200, "the admin's")
+        check(ask("GET", "/health", x_request_id="mine-1")[1]["x-request-id"] == "mine-1", "request id")
+        options = json.loads(ask("GET", "/server_info", x_api_key="alpha")[2])["options"]
+        check(options["admin-api-key"] == "***" and "boss" not in json.dumps(options), options)
+        srv.p.send_signal(signal.SIGTERM)
+        log = srv.p.stdout.read()
+        check(srv.p.wait(15) == 0, "SIGTERM ends it with 0")
+        check(b"GET /v1/models status=401" in log and b"id=mine-1" in log and b"alpha" not in log and b"boss" not in log, log)
 
 
 def main():

@@ -147,10 +147,10 @@ def anthropic_messages():
     with Server("--api-key", "sesame") as srv:
         c = anthropic.Anthropic(base_url=srv.url, api_key="sesame", max_retries=0)
         ask_it = dict(model="any", max_tokens=6, system="Be brief.", messages=[{"role": "user", "content": "Name a colour."}])
-        m = c.messages.create(**ask_it, temperature=0)
+        m = c.messages.create(**ask_it, extra_body={"temperature": 0})
         check(m.type == "message" and m.content[0].type == "text" and m.stop_reason in ("end_turn", "max_tokens"), m)
         check(m.usage.output_tokens <= 6 and m.usage.input_tokens >= 0, m.usage)
-        with c.messages.stream(**ask_it, temperature=0) as s:
+        with c.messages.stream(**ask_it, extra_body={"temperature": 0}) as s:
             text = "".join(s.text_stream)
             final = s.get_final_message()
         check(text == m.content[0].text and final.stop_reason == m.stop_reason, (text, m))

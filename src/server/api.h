@@ -51,8 +51,11 @@ int api_prepare(const struct api *a, struct call *c, struct buf *reply, struct a
 int openai_prepare_chat(const struct api *a, struct call *c, const json_t *body, struct api_error *e);
 int openai_prepare_completion(const struct api *a, struct call *c, const json_t *body, struct api_error *e);
 
-/* One string or array of text or ids → prompts of the job, sizes checked against the context. Shared by the dialects. */
+/* One string or array of text or ids → prompts of the job. Shared by the dialects. */
 int api_prompts(const struct api *a, const json_t *prompt, const char *param, struct job *j, struct api_error *e);
+void api_add_ids(struct job *j, const int32_t *ids, size_t n); /* one prompt more; j->prompts has the room */
+/* n times the number of prompts against the server's limit. */
+int api_check_choices(const struct api *a, const struct job *j, struct api_error *e);
 void api_make_choices(struct call *c);
 
 void openai_message(const struct api *a, struct call *c, const struct message *m);
@@ -62,5 +65,20 @@ void api_reply_message(const struct api *a, struct call *c, const struct message
 
 /* An error as a whole answer; adds Retry-After to 503 and WWW-Authenticate to 401. */
 void api_reply_error(struct http_exchange *x, const struct api_error *e);
+
+enum { API_BODY_MAX = 256 << 20 };
+/* The whole answer; out is freed. One that outgrew its buffer (API_BODY_MAX) is a 500. */
+void api_reply_body(struct call *c, struct buf *out);
+/* Everything of a message but the event of a choice: true when that was it. */
+bool api_take_whole(struct call *c, const struct message *m);
+/* The numbers of a message → its choice, which is returned. */
+struct choice *api_take_numbers(struct call *c, const struct message *m);
+
+/* Pieces of answers. */
+void api_put_string(struct buf *out, const char *s, size_t n);        /* quoted; bytes that are not UTF-8 become U+FFFD */
+void api_put_token(const struct api *a, struct buf *out, int32_t id); /* its text, quoted */
+void api_put_logprob(struct buf *out, float f);                       /* NaN: null; infinite: -9999, OpenAI's word for "never" */
+void api_put_matched(struct buf *out, const struct choice *o);        /* the stop string, the token id, or null */
+bool api_send_done(struct call *c);                                   /* [DONE] and the end of the stream */
 
 #endif

@@ -18,6 +18,7 @@ struct call *call_new(const struct dialect *dialect) {
   atomic_init(&c->cancelled, false);
   atomic_init(&c->abort_wanted, false);
   c->created = clock_unix_s();
+  c->arrived_ns = clock_ns();
   if (getrandom(random, sizeof random, 0) < 0) { /* ids only have to be different */
     int64_t now = clock_ns();
     for (size_t i = 0; i < sizeof random; i++) random[i] = (unsigned char)(now >> (i * 5));
@@ -29,8 +30,12 @@ struct call *call_new(const struct dialect *dialect) {
 
 static void job_free(struct job *j) {
   for (int i = 0; i < j->n_prompts; i++) {
-    free(j->prompts[i].ids);
-    free(j->prompts[i].text);
+    struct job_prompt *p = &j->prompts[i];
+    if (p->own) job_free(p->own);
+    free(p->own);
+    free(p->ids);
+    free(p->text);
+    free(p->rid);
   }
   free(j->prompts);
   for (int i = 0; i < j->n_stop; i++) free(j->stop[i]);
@@ -49,6 +54,9 @@ void call_free(struct call *c) {
     buf_free(&o->token_logprobs);
     buf_free(&o->top_logprobs);
     buf_free(&o->text_offsets);
+    buf_free(&o->output_ids);
+    buf_free(&o->input_logprobs);
+    buf_free(&o->input_tops);
   }
   free(c->choices);
   job_free(&c->job);

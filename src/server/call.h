@@ -14,8 +14,8 @@
  *   4. Messages of one choice arrive in the order of its events.
  *   5. calls_max calls at most; the queues to prep and to the engine have room for all of them, so pushing there cannot fail. The queue to the io
  *      thread is bounded too; when it is full the engine thread waits.
- *   6. abort_wanted is set by the io thread when somebody asked for it by its rid: the engine aborts within one step, and the client gets its answer so
- *      far with finish reason "abort".
+ *   6. abort_wanted, of a call or of one choice, is set when somebody asked for it by its rid: by the io thread once the call is `prepared`, else by the
+ *      prep thread that finds out. The engine aborts within one step, and the client gets its answer so far with finish reason "abort".
  */
 #ifndef CYGNET_CALL_H
 #define CYGNET_CALL_H
@@ -41,7 +41,9 @@ struct job_prompt {
   size_t n_ids;
   char *text; /* for echo, owned by malloc; NULL otherwise */
   size_t n_text;
-  int max_tokens; /* what was asked for, or what fits if that is less */
+  int max_tokens;  /* what was asked for, or what fits if that is less */
+  char *rid;       /* what the client calls the answers to this one; owned; NULL: the call's rid */
+  struct job *own; /* parameters of this prompt alone (from sampling on, and logprobs); owned; NULL: the job's */
 };
 
 struct job {
@@ -59,8 +61,18 @@ struct job {
   bool keep_stop, ignore_eos, show_special;
   int prompt_logprobs; /* -1: none; else from this prompt token on */
   int priority;
-  char *cache_salt; /* owned; NULL: the common cache */
+  char *cache_salt;    /* owned; NULL: the common cache */
+  bool want_ids;       /* messages carry tokens, logprobs or not */
+  bool cached_details; /* the answer says where cached tokens came from */
+  bool as_list;        /* native.c: the answer is a list, items of a stream have an index */
+  bool incremental;    /* native.c: a stream's items hold what is new, not all so far */
+  bool text_in_logprobs, return_prompt_ids;
 };
+
+/* The parameters of one prompt. */
+static inline const struct job *job_of_prompt(const struct job *j, int prompt) {
+  return j->prompts[prompt].own ? j->prompts[prompt].own : j;
+}
 
 enum control { /* what the engine thread does for a call that has no job */
                CONTROL_NONE,
@@ -73,16 +85,20 @@ struct choice {
   struct call *call;
   int index, prompt; /* index = prompt * n + which one */
   /* engine thread */
-  uint64_t request; /* 0: not running */
+  uint64_t request;         /* 0: not running */
+  atomic_bool abort_wanted; /* rule 6, of this choice alone */
   /* io thread */
   bool begun;
   struct buf text, logprobs; /* logprobs: for chat the inside of "content", for completions that of "tokens" */
   struct buf token_logprobs, top_logprobs, text_offsets;
+  struct buf output_ids, input_logprobs, input_tops; /* native.c: the insides of the arrays */
+  int n_output_ids;
   size_t text_offset; /* code points so far */
   const char *finish;
   int matched_stop;
   int32_t matched_id;
-  int prompt_tokens, cached_tokens, completion_tokens;
+  int prompt_tokens, cached_tokens, completion_tokens, n_retractions;
+  double queue_ms, prefill_ms, decode_ms;
   int64_t first_token_ns, last_token_ns; /* metrics.c */
 };
 
@@ -92,7 +108,9 @@ struct call {
   char id[40];                         /* "chatcmpl-..." */
   char *rid; /* what the client calls it, for abort_request: the body's rid or the x-request-id header; prep; owned; NULL = id */
   int64_t created;
-  struct buf body; /* io, then prep */
+  struct buf body;      /* io, then prep */
+  char query[128];      /* of the request's target, for dialects that can do without a body */
+  atomic_bool prepared; /* prep is over: what it wrote may be read by the io thread, too */
 
   struct job job;       /* prep */
   enum control control; /* prep */

@@ -5,6 +5,9 @@
  *              └─ fault, early reply ──► CLOSING → LINGER → dead
  *
  * A connection is never freed inside its own call chain: connection_kill takes it off the live list and the reaper, an event of its own, frees it.
+ *
+ * Plain bytes are in c->in and c->out. Without TLS these are the socket's own buffers; with TLS http_tls.c codes between the two pairs:
+ * connection_decrypt where bytes are wanted, connection_flush after each piece of an answer.
  */
 #include "server/http.h"
 
@@ -29,6 +32,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/rng.h"
+#include "server/http_tls.h"
 
 enum { INPUT_HIGH_BYTES = 64 << 10, PIPELINE_OUTPUT_BYTES = 256 << 10, LOOK_AT_PEER_MS = 250, SPARE_DESCRIPTORS = 64 };
 
@@ -38,7 +43,9 @@ struct http_connection {
   struct http_server *server;
   struct http_connection *next, *prev;
   struct bufferevent *bev;
-  struct event *timer; /* deadline of the state */
+  struct http_tls_session *tls; /* NULL: plain */
+  struct evbuffer *in, *out;    /* owned only with TLS */
+  struct event *timer;          /* deadline of the state */
   enum state state;
   bool advancing;    /* connection_advance is on the stack */
   bool head_started; /* a byte of the next request came */
@@ -47,11 +54,12 @@ struct http_connection {
   bool body_whole; /* nothing of this request is left unread */
   bool close_after, streaming, chunked_reply;
   int status;
-  int64_t started_ns, idle_since_ns;
+  int64_t idle_since_ns;
   size_t scanned;
   struct buf head_bytes; /* what x.head points into */
   struct http_chunked chunked;
   size_t counted_bytes; /* of server->body_bytes */
+  char peer[INET6_ADDRSTRLEN];
   struct http_exchange x;
 };
 
@@ -70,12 +78,16 @@ struct http_server {
   struct event *reaper, *relisten;
   struct http_limits limits;
   struct http_handlers handlers;
+  struct http_tls_context *tls;
   struct http_connection *live, *dead;
   struct watcher *watchers;
   int n_connections, n_exchanges;
   size_t body_bytes;
   uint64_t n_requests, n_dropped;
   bool no_keep_alive;
+  uint64_t id_seed, id_count;
+  int64_t log_second; /* the access log's lines of this second */
+  int log_lines, log_dropped;
 };
 
 static struct timeval timeval_of_ms(int ms) { return (struct timeval){ms / 1000, (ms % 1000) * 1000}; }
@@ -88,24 +100,60 @@ static void connection_deadline(struct http_connection *c, int ms) {
   else evtimer_del(c->timer);
 }
 
+/* One line for each exchange, up to a number in a second: a flood of requests is no flood of lines. */
+static void log_exchange(struct http_connection *c) {
+  struct http_server *s = c->server;
+  const struct http_exchange *x = &c->x;
+  if (s->limits.log_lines <= 0 || x->user) return;
+  int64_t second = clock_ns() / 1000000000;
+  if (second != s->log_second) {
+    if (s->log_dropped) log_line(LOG_INFO, "http", "%d more requests were answered", s->log_dropped);
+    s->log_second = second;
+    s->log_lines = s->log_dropped = 0;
+  }
+  if (s->log_lines >= s->limits.log_lines) {
+    s->log_dropped++;
+    return;
+  }
+  s->log_lines++;
+  char method[24], path[200];
+  log_line(LOG_INFO, "http", "%s %s status=%d bytes=%zu ms=%.1f peer=%s id=%s",
+           x->head.method.n ? str_escape(x->head.method, method, sizeof method) : "-",
+           x->head.path.n ? str_escape(x->head.path, path, sizeof path) : "-", c->status, x->answer_bytes, clock_ms_since(x->started_ns),
+           c->peer, x->request_id);
+}
+
 /* The exchange is over: give back what it counted. */
 static void exchange_end(struct http_connection *c) {
+  struct http_server *s = c->server;
   c->open = false;
-  c->server->n_exchanges--;
-  c->server->body_bytes -= c->counted_bytes;
+  s->n_exchanges--;
+  s->body_bytes -= c->counted_bytes;
   c->counted_bytes = 0;
-  if (log_level() >= LOG_INFO) {
-    char method[24], path[160];
-    log_line(LOG_INFO, "http", "%s %s %d %.1f ms", str_escape(c->x.head.method, method, sizeof method),
-             str_escape(c->x.head.path, path, sizeof path), c->status, clock_ms_since(c->started_ns));
-  }
+  log_exchange(c);
+  if (c->state != DEAD && s->handlers.on_done) s->handlers.on_done(s->handlers.ctx, &c->x, c->status);
   buf_free(&c->x.body);
+}
+
+static size_t output_length(const struct http_connection *c) {
+  return evbuffer_get_length(bufferevent_get_output(c->bev)) + (c->tls ? evbuffer_get_length(c->out) : 0);
+}
+
+/* A last word for a connection that ends in good order; if it does not fit into the socket now, never mind. */
+static void say_goodbye(struct http_connection *c) {
+  struct evbuffer *out = bufferevent_get_output(c->bev);
+  if (evbuffer_get_length(out)) return;
+  bufferevent_disable(c->bev, EV_WRITE);
+  http_tls_end(c->tls, out);
+  size_t n = evbuffer_get_length(out);
+  if (n) send(bufferevent_getfd(c->bev), evbuffer_pullup(out, -1), n, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 static void connection_kill(struct http_connection *c) {
   struct http_server *s = c->server;
   if (c->state == DEAD) return;
   c->state = DEAD;
+  bool orderly = !c->open; /* a goodbye behind half an answer would make a whole one of it */
   if (c->open) {
     s->n_dropped++;
     c->status = 499;
@@ -115,6 +163,14 @@ static void connection_kill(struct http_connection *c) {
   s->body_bytes -= c->counted_bytes;
   c->counted_bytes = 0;
   evtimer_del(c->timer);
+  if (c->tls) {
+    if (orderly) say_goodbye(c);
+    http_tls_session_delete(c->tls);
+    evbuffer_free(c->in);
+    evbuffer_free(c->out);
+    c->tls = NULL;
+  }
+  c->in = c->out = NULL;
   bufferevent_free(c->bev); /* closes the socket */
   c->bev = NULL;
   if (c->prev) c->prev->next = c->next;
@@ -165,37 +221,43 @@ static void connection_close_when_written(struct http_connection *c) {
   struct evbuffer *in = bufferevent_get_input(c->bev);
   evbuffer_drain(in, evbuffer_get_length(in)); /* so that reading goes on and an end of file is seen */
   connection_deadline(c, 0);
-  if (evbuffer_get_length(bufferevent_get_output(c->bev)) == 0) connection_linger(c);
+  if (c->tls) http_tls_end(c->tls, bufferevent_get_output(c->bev));
+  if (output_length(c) == 0) connection_linger(c);
 }
 
-static size_t output_length(const struct http_connection *c) { return evbuffer_get_length(bufferevent_get_output(c->bev)); }
+/* What was put into c->out goes on its way. False: it cannot, the TLS session is broken. */
+static bool connection_flush(struct http_connection *c) {
+  return !c->tls || http_tls_write(c->tls, c->out, bufferevent_get_output(c->bev));
+}
+
+/* More plain bytes in c->in? May end the connection. */
+static bool connection_decrypt(struct http_connection *c) {
+  if (!c->tls || c->saw_eof || (c->state != HEAD && c->state != BODY && c->state != HANDLING)) return false;
+  if (output_length(c) > PIPELINE_OUTPUT_BYTES) return false; /* it has to read, too: TLS itself answers some of what is sent */
+  size_t had = evbuffer_get_length(c->in);
+  bool was_ready = http_tls_ready(c->tls);
+  enum http_tls_result r = http_tls_read(c->tls, bufferevent_get_input(c->bev), c->in, INPUT_HIGH_BYTES, bufferevent_get_output(c->bev));
+  if (!was_ready && http_tls_ready(c->tls) && !c->head_started) {
+    c->idle_since_ns = clock_ns();
+    connection_deadline(c, c->server->limits.idle_ms);
+  }
+  if (r == HTTP_TLS_BAD) {
+    log_line(LOG_DEBUG, "tls", "%s: %s", c->peer, http_tls_reason(c->tls));
+    if (c->open) connection_kill(c);
+    else connection_close_when_written(c); /* an alert says why */
+    return false;
+  }
+  if (r == HTTP_TLS_EOF) {
+    c->saw_eof = true;
+    if (c->state == HANDLING) {
+      connection_kill(c);
+      return false;
+    }
+  }
+  return evbuffer_get_length(c->in) > had;
+}
 
 /* ---- writing ---------------------------------------------------------------------------------------------------------- */
-
-static const char *reason_of(int status) {
-  static const struct {
-    int status;
-    const char *reason;
-  } table[] = {{200, "OK"},
-               {204, "No Content"},
-               {400, "Bad Request"},
-               {401, "Unauthorized"},
-               {403, "Forbidden"},
-               {404, "Not Found"},
-               {405, "Method Not Allowed"},
-               {408, "Request Timeout"},
-               {413, "Content Too Large"},
-               {415, "Unsupported Media Type"},
-               {417, "Expectation Failed"},
-               {431, "Request Header Fields Too Large"},
-               {500, "Internal Server Error"},
-               {501, "Not Implemented"},
-               {503, "Service Unavailable"},
-               {505, "HTTP Version Not Supported"}};
-  for (size_t i = 0; i < ARRAY_LEN(table); i++)
-    if (table[i].status == status) return table[i].reason;
-  return "Status";
-}
 
 static void put_head(struct http_connection *c, int status, const char *type) {
   char date[40];
@@ -203,10 +265,11 @@ static void put_head(struct http_connection *c, int status, const char *type) {
   struct tm tm;
   gmtime_r(&now, &tm);
   strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
-  struct evbuffer *out = bufferevent_get_output(c->bev);
-  evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, reason_of(status), date);
+  struct evbuffer *out = c->out;
+  evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, http_reason(status), date);
   if (type) evbuffer_add_printf(out, "Content-Type: %s\r\n", type);
-  evbuffer_add_printf(out, "X-Content-Type-Options: nosniff\r\n%sConnection: %s\r\n", c->x.extra, c->close_after ? "close" : "keep-alive");
+  evbuffer_add_printf(out, "X-Content-Type-Options: nosniff\r\nX-Request-Id: %s\r\n%sConnection: %s\r\n", c->x.request_id, c->x.extra,
+                      c->close_after ? "close" : "keep-alive");
   c->status = status;
 }
 
@@ -231,12 +294,15 @@ void http_reply(struct http_exchange *x, int status, const char *type, const cha
   CHECK(c->open && !c->streaming);
   if (!c->body_whole || !c->x.head.keep_alive || c->server->no_keep_alive || c->saw_eof) c->close_after = true;
   put_head(c, status, type);
-  struct evbuffer *out = bufferevent_get_output(c->bev);
-  if (status == 204) evbuffer_add(out, "\r\n", 2);
+  if (status == 204) evbuffer_add(c->out, "\r\n", 2);
   else {
-    evbuffer_add_printf(out, "Content-Length: %zu\r\n\r\n", n);
-    if (!str_is(x->head.method, "HEAD")) evbuffer_add(out, body, n);
+    evbuffer_add_printf(c->out, "Content-Length: %zu\r\n\r\n", n);
+    if (!str_is(x->head.method, "HEAD")) {
+      evbuffer_add(c->out, body, n);
+      x->answer_bytes = n;
+    }
   }
+  if (!connection_flush(c)) c->close_after = c->saw_eof = true;
   exchange_end(c);
   connection_next(c);
 }
@@ -248,38 +314,68 @@ void http_sse_begin(struct http_exchange *x) {
   c->chunked_reply = x->head.minor == 1;
   if (!c->chunked_reply || !x->head.keep_alive || c->server->no_keep_alive) c->close_after = true;
   put_head(c, 200, "text/event-stream; charset=utf-8");
-  evbuffer_add_printf(bufferevent_get_output(c->bev), "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s\r\n",
+  evbuffer_add_printf(c->out, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s\r\n",
                       c->chunked_reply ? "Transfer-Encoding: chunked\r\n" : "");
+  connection_flush(c); /* if it fails, the first piece of the answer says so */
 }
 
-bool http_sse_send(struct http_exchange *x, const char *data, size_t n) {
+/* event NULL: data alone. */
+static bool sse_put(struct http_exchange *x, const char *event, const char *data, size_t n) {
   struct http_connection *c = x->connection;
-  struct evbuffer *out = bufferevent_get_output(c->bev);
+  struct evbuffer *out = c->out;
+  size_t n_event = event ? strlen("event: \n") + strlen(event) : 0;
+  size_t whole = n_event + strlen("data: \n\n") + n;
   CHECK(c->open && c->streaming);
-  if (output_length(c) + n > c->server->limits.output_bytes) {
+  if (output_length(c) + whole > c->server->limits.output_bytes) {
     log_line(LOG_WARN, "http", "a client reads too slowly: dropped with %zu bytes waiting", output_length(c));
     connection_kill(c);
     return false;
   }
-  if (c->chunked_reply) evbuffer_add_printf(out, "%zx\r\n", n + 8);
+  if (c->chunked_reply) evbuffer_add_printf(out, "%zx\r\n", whole);
+  if (event) evbuffer_add_printf(out, "event: %s\n", event);
   evbuffer_add(out, "data: ", 6);
   evbuffer_add(out, data, n);
   evbuffer_add(out, "\n\n", 2);
   if (c->chunked_reply) evbuffer_add(out, "\r\n", 2);
-  return true;
+  x->answer_bytes += whole;
+  if (connection_flush(c)) return true;
+  connection_kill(c);
+  return false;
 }
+
+bool http_sse_send(struct http_exchange *x, const char *data, size_t n) { return sse_put(x, NULL, data, n); }
+bool http_sse_event(struct http_exchange *x, const char *event, const char *data, size_t n) { return sse_put(x, event, data, n); }
 
 void http_sse_end(struct http_exchange *x) {
   struct http_connection *c = x->connection;
   CHECK(c->open && c->streaming);
-  if (c->chunked_reply) evbuffer_add(bufferevent_get_output(c->bev), "0\r\n\r\n", 5);
+  if (c->chunked_reply) evbuffer_add(c->out, "0\r\n\r\n", 5);
   c->streaming = false;
+  if (!connection_flush(c)) c->saw_eof = true;
   if (c->server->no_keep_alive || c->saw_eof) c->close_after = true;
   exchange_end(c);
   connection_next(c);
 }
 
 /* ---- reading ---------------------------------------------------------------------------------------------------------- */
+
+/* The client's own, so that its logs and ours can be held together, if it can stand in a header and in a line of a log. */
+static void put_request_id(struct http_connection *c) {
+  struct http_server *s = c->server;
+  char *id = c->x.request_id;
+  int count;
+  struct str given = http_head_find(&c->x.head, "X-Request-Id", &count);
+  bool sane = count == 1 && given.n > 0 && given.n < sizeof c->x.request_id;
+  for (size_t i = 0; sane && i < given.n; i++) sane = given.p[i] > ' ' && given.p[i] < 0x7f;
+  if (sane) {
+    memcpy(id, given.p, given.n);
+    id[given.n] = 0;
+  } else {
+    uint32_t r[4];
+    rng_block(s->id_seed, ++s->id_count, 0, r);
+    snprintf(id, sizeof c->x.request_id, "%08x%08x%08x%08x", r[0], r[1], r[2], r[3]);
+  }
+}
 
 static void exchange_begin(struct http_connection *c) {
   struct http_server *s = c->server;
@@ -289,6 +385,9 @@ static void exchange_begin(struct http_connection *c) {
   c->x.user = NULL;
   c->x.extra[0] = 0;
   c->x.connection = c;
+  c->x.peer = c->peer;
+  c->x.answer_bytes = 0;
+  put_request_id(c);
   c->status = 0;
   s->n_exchanges++;
   s->n_requests++;
@@ -308,19 +407,19 @@ static void fault_reply(struct http_connection *c, int status, const char *why) 
 /* A head that cannot be read has no method or path to log. */
 static void head_fault(struct http_connection *c, int status, const char *why) {
   c->x.head = (struct http_head){.content_length = -1};
-  c->started_ns = clock_ns();
+  c->x.started_ns = clock_ns();
   fault_reply(c, status, why);
 }
 
 static bool read_head(struct http_connection *c) {
   struct http_server *s = c->server;
-  struct evbuffer *in = bufferevent_get_input(c->bev);
+  struct evbuffer *in = c->in;
   struct http_fault fault;
   if (output_length(c) > PIPELINE_OUTPUT_BYTES) return false; /* many small requests at once: the write callback goes on */
   size_t n = evbuffer_get_length(in);
   if (n && !c->head_started) {
     c->head_started = true;
-    c->started_ns = clock_ns();
+    c->x.started_ns = clock_ns();
     connection_deadline(c, s->limits.head_ms);
   }
   const char *p = n ? (const char *)evbuffer_pullup(in, -1) : NULL;
@@ -357,15 +456,17 @@ static bool read_head(struct http_connection *c) {
   }
   buf_init(&c->x.body, s->limits.body_bytes);
   c->chunked = (struct http_chunked){0};
-  if (h->expect_continue && !c->body_whole && evbuffer_get_length(in) == 0)
-    evbuffer_add_printf(bufferevent_get_output(c->bev), "HTTP/1.1 100 Continue\r\n\r\n");
+  if (h->expect_continue && !c->body_whole && evbuffer_get_length(in) == 0) {
+    evbuffer_add_printf(c->out, "HTTP/1.1 100 Continue\r\n\r\n");
+    connection_flush(c);
+  }
   connection_deadline(c, s->limits.body_ms);
   return true;
 }
 
 static bool read_body(struct http_connection *c) {
   struct http_server *s = c->server;
-  struct evbuffer *in = bufferevent_get_input(c->bev);
+  struct evbuffer *in = c->in;
   struct buf *body = &c->x.body;
   size_t had = body->len;
   while (!c->body_whole && evbuffer_get_length(in)) {
@@ -408,10 +509,11 @@ static void connection_advance(struct http_connection *c) {
     case BODY: more = read_body(c); break;
     default: more = false;
     }
+    if (!more) more = connection_decrypt(c);
   }
   c->advancing = false;
   if (c->state == HEAD || c->state == HANDLING) {
-    bool full = evbuffer_get_length(bufferevent_get_input(c->bev)) >= INPUT_HIGH_BYTES;
+    bool full = evbuffer_get_length(c->in) >= INPUT_HIGH_BYTES;
     connection_read(c, !full);
     if (full && c->state == HANDLING) connection_deadline(c, LOOK_AT_PEER_MS);
   }
@@ -435,7 +537,7 @@ static void on_written(struct bufferevent *bev, void *ctx) {
   struct http_connection *c = ctx;
   (void)bev;
   if (c->state == CLOSING) connection_linger(c);
-  else if (c->state == HEAD) connection_advance(c);
+  else if (c->state == HEAD || c->tls) connection_advance(c); /* what waited for room (PIPELINE_OUTPUT_BYTES) goes on */
 }
 
 static void on_event(struct bufferevent *bev, short what, void *ctx) {
@@ -461,7 +563,8 @@ static bool peer_is_gone(const struct http_connection *c) {
 static void on_deadline(evutil_socket_t fd, short what, void *ctx) {
   struct http_connection *c = ctx;
   (void)fd, (void)what;
-  if (c->state == HANDLING && !peer_is_gone(c)) connection_deadline(c, LOOK_AT_PEER_MS);
+  if (c->tls && !http_tls_ready(c->tls)) connection_kill(c);
+  else if (c->state == HANDLING && !peer_is_gone(c)) connection_deadline(c, LOOK_AT_PEER_MS);
   else if (c->state == HEAD && !c->head_started && output_length(c))
     connection_deadline(c, c->server->limits.idle_ms); /* write_ms watches */
   else if (c->state == HEAD && c->head_started) head_fault(c, 408, "the request head did not arrive in time");
@@ -481,17 +584,23 @@ static struct http_connection *longest_idle(struct http_server *s) {
 
 static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *address, int address_bytes, void *ctx) {
   struct http_server *s = ctx;
-  (void)listener, (void)address, (void)address_bytes;
+  struct http_tls_session *tls = NULL;
+  (void)listener;
   if (s->n_connections >= s->limits.connections) {
     struct http_connection *idle = longest_idle(s);
     if (!idle) {
       static const char full[] = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-      if (send(fd, full, sizeof full - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+      if (!s->tls && send(fd, full, sizeof full - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         log_line(LOG_DEBUG, "http", "refused a connection: %s", strerror(errno));
       close(fd);
       return;
     }
     connection_kill(idle);
+  }
+  if (s->tls && !(tls = http_tls_session_new(s->tls))) {
+    log_line(LOG_WARN, "tls", "no memory for one more connection");
+    close(fd);
+    return;
   }
   int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
@@ -503,6 +612,11 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
   c->bev = bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE);
   c->timer = evtimer_new(s->base, on_deadline, c);
   CHECK(c->bev && c->timer);
+  c->tls = tls;
+  c->in = tls ? evbuffer_new() : bufferevent_get_input(c->bev);
+  c->out = tls ? evbuffer_new() : bufferevent_get_output(c->bev);
+  CHECK(c->in && c->out);
+  if (getnameinfo(address, (socklen_t)address_bytes, c->peer, sizeof c->peer, NULL, 0, NI_NUMERICHOST)) strcpy(c->peer, "?");
   buf_init(&c->head_bytes, s->limits.head_bytes);
   bufferevent_setcb(c->bev, on_readable, on_written, on_event, c);
   bufferevent_setwatermark(c->bev, EV_READ, 0, INPUT_HIGH_BYTES);
@@ -512,7 +626,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
   if (s->live) s->live->prev = c;
   s->live = c;
   s->n_connections++;
-  connection_deadline(c, s->limits.idle_ms);
+  connection_deadline(c, tls ? s->limits.head_ms : s->limits.idle_ms);
   bufferevent_enable(c->bev, EV_READ | EV_WRITE);
 }
 
@@ -580,13 +694,14 @@ static int bind_first(struct http_server *s, const char *host, int port, struct 
 
 struct http_server *http_listen(const char *host, int port, const struct http_tls *tls, const struct http_limits *limits,
                                 const struct http_handlers *handlers, struct err *e) {
-  (void)tls;
   struct http_server *s = xcalloc(1, sizeof *s);
   signal(SIGPIPE, SIG_IGN);
   s->handlers = *handlers;
   if (limits) s->limits = *limits;
   limits_fill(&s->limits);
   fit_descriptors(&s->limits);
+  s->id_seed = rng_system_seed();
+  if (tls && (tls->certificate_file || tls->key_file) && !(s->tls = http_tls_open(tls, false, e))) goto fail;
   s->base = event_base_new();
   if (!s->base) {
     err_set(e, ERR_IO, "cannot make an event loop");
@@ -679,5 +794,6 @@ void http_delete(struct http_server *s) {
   if (s->reaper) event_free(s->reaper);
   if (s->relisten) event_free(s->relisten);
   if (s->base) event_base_free(s->base);
+  http_tls_close(s->tls);
   free(s);
 }

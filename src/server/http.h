@@ -34,6 +34,10 @@ struct http_exchange {
   struct http_head head; /* borrows from the connection */
   struct buf body;       /* whole body; the application may take it (buf_take) */
   void *user;            /* the application's */
+  char request_id[129];  /* the client's own X-Request-Id (1 to 128 visible ASCII characters), else one of ours; every answer carries it */
+  const char *peer;      /* the client's address */
+  int64_t started_ns;    /* clock_ns() at the first byte of its head */
+  size_t answer_bytes;   /* of the body, so far */
   char extra[1024];      /* complete header lines that every answer of this exchange carries, "Name: value\r\n..." */
   struct http_connection *connection;
 };
@@ -50,6 +54,7 @@ struct http_limits {     /* zero = the value in brackets */
   int write_ms;          /* [30 s] without progress while there is something to write */
   int linger_ms;         /* [1 s] for the client to read an early answer */
   int socket_send_bytes; /* [the system's] SO_SNDBUF, for tests */
+  int log_lines;         /* [no access log] at level info, in a second: an exchange whose user is NULL at its end gets a line */
 };
 
 struct http_tls { /* PEM files; read once, at http_listen */
@@ -66,7 +71,7 @@ struct http_handlers {
   void *ctx;
 };
 
-/* host: numeric address or name; port 0: any free one; tls NULL: plain. Returns owned. */
+/* host: numeric address or name; port 0: any free one; tls NULL, or both its files NULL: plain. Returns owned. */
 struct http_server *http_listen(const char *host, int port, const struct http_tls *tls, const struct http_limits *limits,
                                 const struct http_handlers *handlers, struct err *e);
 int http_port(const struct http_server *s);
@@ -84,6 +89,8 @@ void http_no_keep_alive(struct http_server *s); /* from now on every answer clos
 void http_reply(struct http_exchange *x, int status, const char *type, const char *body, size_t n);
 void http_sse_begin(struct http_exchange *x);
 bool http_sse_send(struct http_exchange *x, const char *data, size_t n); /* "data: ...", without line breaks inside; false: gone (rule 3) */
+bool http_sse_event(struct http_exchange *x, const char *event, const char *data,
+                    size_t n); /* "event: ...", "data: ..."; as http_sse_send */
 void http_sse_end(struct http_exchange *x);
 
 struct http_counts {

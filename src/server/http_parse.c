@@ -226,3 +226,32 @@ enum http_chunked_result http_chunked_feed(struct http_chunked *d, const char *p
   }
   return d->state == DONE ? HTTP_CHUNKED_DONE : HTTP_CHUNKED_MORE;
 }
+
+const char *http_reason(int status) {
+  static const struct {
+    int status;
+    const char *reason;
+  } table[] = {{200, "OK"},
+               {204, "No Content"},
+               {400, "Bad Request"},
+               {401, "Unauthorized"},
+               {403, "Forbidden"},
+               {404, "Not Found"},
+               {405, "Method Not Allowed"},
+               {408, "Request Timeout"},
+               {409, "Conflict"},
+               {413, "Content Too Large"},
+               {415, "Unsupported Media Type"},
+               {417, "Expectation Failed"},
+               {422, "Unprocessable Content"},
+               {429, "Too Many Requests"},
+               {431, "Request Header Fields Too Large"},
+               {500, "Internal Server Error"},
+               {501, "Not Implemented"},
+               {503, "Service Unavailable"},
+               {504, "Gateway Timeout"},
+               {505, "HTTP Version Not Supported"}};
+  for (size_t i = 0; i < ARRAY_LEN(table); i++)
+    if (table[i].status == status) return table[i].reason;
+  return "Status";
+}

@@ -44,6 +44,8 @@ int http_head_parse(const char *p, size_t n, struct http_head *out, struct http_
 /* First field of that name in any case; {NULL, 0} when absent. *count (may be NULL) = how many there are. */
 struct str http_head_find(const struct http_head *h, const char *name, int *count);
 
+const char *http_reason(int status); /* "Not Found" */
+
 struct http_chunked { /* zeroed at first */
   int state;
   uint64_t left; /* bytes of the current chunk still to come */

@@ -4,26 +4,12 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/str.h"
 #include "server/api.h"
-
-enum { BODY_MAX = 256 << 20 };
 
 static bool is_chat(const struct call *c) { return c->dialect == &dialect_chat; }
 
 /* ---- errors ----------------------------------------------------------------------------------------------------------- */
-
-void api_reply_error(struct http_exchange *x, const struct api_error *e) {
-  struct buf body;
-  buf_init(&body, 0);
-  api_error_put(&body, e);
-  size_t n = strlen(x->extra);
-  if (e->status == 503) snprintf(x->extra + n, sizeof x->extra - n, "Retry-After: 1\r\n");
-  if (e->status == 401) snprintf(x->extra + n, sizeof x->extra - n, "WWW-Authenticate: Bearer\r\n");
-  http_reply(x, e->status, "application/json", buf_cstr(&body), body.len);
-  buf_free(&body);
-}
-
-static const char done[] = "[DONE]";
 
 void openai_fail(struct call *c, const struct api_error *e) {
   struct http_exchange *x = c->x;
@@ -35,41 +21,24 @@ void openai_fail(struct call *c, const struct api_error *e) {
   struct buf body;
   buf_init(&body, 0);
   api_error_put(&body, e);
-  if (http_sse_send(x, body.data, body.len) && http_sse_send(x, done, sizeof done - 1)) http_sse_end(x);
+  if (http_sse_send(x, body.data, body.len)) api_send_done(c);
   c->x = NULL;
   buf_free(&body);
 }
 
 /* ---- log-probabilities ------------------------------------------------------------------------------------------------ */
 
-static void put_float(struct buf *out, float f) { /* JSON has no infinity; OpenAI's word for "never" is -9999 */
-  buf_printf(out, "%.8g", isfinite(f) ? (double)f : -9999.0);
-}
-
-static char *token_text(const struct api *a, int32_t id, size_t *n) { return a->port.decode(a->port.self, &id, 1, 0, n); }
-
-static void put_string(struct buf *out, const char *s, size_t n) {
-  buf_putc(out, '"');
-  buf_json_escape(out, s, n);
-  buf_putc(out, '"');
-}
-
-/* "token":"..","logprob":..,"bytes":[..]. A token that is part of a character has no text of its own: U+FFFD, and null for its bytes. */
+/* "token":"..","logprob":..,"bytes":[..]. Bytes are exact; the text of a token that is a part of a character is U+FFFD. */
 static void put_chat_token(const struct api *a, struct buf *out, int32_t id, float logprob) {
   size_t n = 0;
-  char *text = token_text(a, id, &n);
+  const char *piece = a->port.piece(a->port.self, id, &n);
   buf_puts(out, "\"token\":");
-  put_string(out, text ? text : "", n);
+  api_put_string(out, piece ? piece : "", n);
   buf_puts(out, ",\"logprob\":");
-  put_float(out, logprob);
-  if (!text || memmem(text, n, "\xef\xbf\xbd", 3)) {
-    buf_puts(out, ",\"bytes\":null");
-  } else {
-    buf_puts(out, ",\"bytes\":[");
-    for (size_t i = 0; i < n; i++) buf_printf(out, i ? ",%d" : "%d", (unsigned char)text[i]);
-    buf_putc(out, ']');
-  }
-  a->port.release(text);
+  api_put_logprob(out, logprob);
+  buf_puts(out, ",\"bytes\":[");
+  for (size_t i = 0; i < n; i++) buf_printf(out, i ? ",%d" : "%d", (unsigned char)piece[i]);
+  buf_putc(out, ']');
 }
 
 static void put_chat_logprobs(const struct api *a, struct buf *out, const struct message *m) {
@@ -93,57 +62,81 @@ static size_t code_points(const char *s, size_t n) {
   return count;
 }
 
-/* {"token": logprob, ...}: the best ones, and the sampled one. Two ids with one spelling would be one key twice: the better one stays. */
-static void put_top_map(const struct api *a, struct buf *out, const struct message *m, const struct message_token *t) {
-  char *seen[24];
-  size_t seen_n[24];
-  int n_seen = 0;
-  buf_putc(out, '{');
-  for (int k = 0; k <= t->n_top && n_seen < (int)ARRAY_LEN(seen); k++) {
-    int32_t id = k < t->n_top ? m->tops[t->first_top + k].id : t->id;
-    float logprob = k < t->n_top ? m->tops[t->first_top + k].logprob : t->logprob;
-    size_t n = 0;
-    char *text = token_text(a, id, &n);
-    bool again = !text;
-    for (int i = 0; i < n_seen && !again; i++) again = seen_n[i] == n && memcmp(seen[i], text, n) == 0;
-    if (again) {
-      a->port.release(text);
-      continue;
-    }
-    if (n_seen) buf_putc(out, ',');
-    put_string(out, text, n);
-    buf_putc(out, ':');
-    put_float(out, logprob);
-    seen[n_seen] = text;
-    seen_n[n_seen++] = n;
-  }
-  buf_putc(out, '}');
-  for (int i = 0; i < n_seen; i++) a->port.release(seen[i]);
-}
-
 static void put_comma(struct buf *out) {
   if (out->len) buf_putc(out, ',');
 }
 
+/* {"token": logprob, ...}: the best ones, and the token itself. Two ids with one spelling would be one key twice: the better one stays. */
+static void put_top_map(const struct api *a, struct buf *out, const struct message_token *t, const struct cygnet_logprob *tops) {
+  struct buf keys, key; /* those written, each NUL and a JSON string, so that one is found in the others only as a whole */
+  buf_init(&keys, 0);
+  buf_init(&key, 0);
+  buf_putc(out, '{');
+  for (int k = 0; k <= t->n_top; k++) {
+    struct cygnet_logprob one = k < t->n_top ? tops[t->first_top + k] : (struct cygnet_logprob){t->id, t->logprob};
+    buf_clear(&key);
+    buf_putc(&key, 0);
+    api_put_token(a, &key, one.id);
+    if (keys.len && memmem(keys.data, keys.len, key.data, key.len)) continue;
+    if (keys.len) buf_putc(out, ',');
+    buf_append(&keys, key.data, key.len);
+    buf_append(out, key.data + 1, key.len - 1);
+    buf_putc(out, ':');
+    api_put_logprob(out, one.logprob);
+  }
+  buf_putc(out, '}');
+  buf_free(&keys);
+  buf_free(&key);
+}
+
+static void add_legacy(const struct api *a, struct choice *o, const struct message_token *t, const struct cygnet_logprob *tops) {
+  put_comma(&o->logprobs);
+  api_put_token(a, &o->logprobs, t->id);
+  put_comma(&o->token_logprobs);
+  api_put_logprob(&o->token_logprobs, t->logprob);
+  put_comma(&o->top_logprobs);
+  if (isnan(t->logprob)) buf_puts(&o->top_logprobs, "null");
+  else put_top_map(a, &o->top_logprobs, t, tops);
+  put_comma(&o->text_offsets);
+  buf_printf(&o->text_offsets, "%zu", o->text_offset);
+}
+
+/* How many bytes of text a token stands for: none when the text has not got it, as a BOS that was put in front. */
+static size_t bytes_in_text(const char *piece, size_t n, const char *text, size_t n_text) {
+  if (n <= n_text && memcmp(piece, text, n) == 0) return n;
+  return n_text >= 3 && memcmp(text, "\xef\xbf\xbd", 3) == 0 && !utf8_valid(piece, n) ? 3 : 0; /* decoded, and no character */
+}
+
+/* Tokens of the prompt, beside the echoed text. */
+static void add_prompt_logprobs(const struct api *a, struct choice *o, const struct message *m) {
+  const struct job_prompt *p = &o->call->job.prompts[o->prompt];
+  size_t at = 0; /* in p->text */
+  for (int i = 0; i < m->n_prompt; i++) {
+    size_t n = 0;
+    const char *piece = a->port.piece(a->port.self, m->prompt[i].id, &n);
+    add_legacy(a, o, &m->prompt[i], m->prompt_tops);
+    if (!piece) continue;
+    n = bytes_in_text(piece, n, p->text + at, p->n_text - at);
+    o->text_offset += code_points(p->text + at, n);
+    at += n;
+  }
+  o->text_offset = code_points(p->text, p->n_text);
+}
+
 static void add_legacy_logprobs(const struct api *a, struct choice *o, const struct message *m) {
   for (int i = 0; i < m->n_tokens; i++) {
-    const struct message_token *t = &m->tokens[i];
-    size_t n = 0;
-    char *text = token_text(a, t->id, &n);
-    put_comma(&o->logprobs);
-    put_string(&o->logprobs, text ? text : "", n);
-    put_comma(&o->token_logprobs);
-    put_float(&o->token_logprobs, t->logprob);
-    put_comma(&o->top_logprobs);
-    put_top_map(a, &o->top_logprobs, m, t);
-    put_comma(&o->text_offsets);
-    buf_printf(&o->text_offsets, "%zu", o->text_offset);
-    if (text) o->text_offset += code_points(text, n);
-    a->port.release(text);
+    size_t n = 0, n_shown = 0;
+    int32_t id = m->tokens[i].id;
+    const char *piece = a->port.piece(a->port.self, id, &n);
+    char *shown = a->port.decode(a->port.self, &id, 1, !o->call->job.show_special, &n_shown);
+    add_legacy(a, o, &m->tokens[i], m->tops);
+    if (piece && n_shown) o->text_offset += code_points(piece, n); /* control tokens may not be shown */
+    a->port.release(shown);
   }
 }
 
 static void add_logprobs(const struct api *a, struct choice *o, const struct message *m) {
+  if (o->call->job.logprobs < 0) return;
   if (is_chat(o->call)) put_chat_logprobs(a, &o->logprobs, m);
   else add_legacy_logprobs(a, o, m);
 }
@@ -169,25 +162,13 @@ static void clear_logprobs(struct choice *o) {
 
 /* ---- pieces of answers ------------------------------------------------------------------------------------------------ */
 
-static const char *finish_name(enum cygnet_finish f) {
-  switch (f) {
-  case CYGNET_FINISH_STOP: return "stop";
-  case CYGNET_FINISH_LENGTH: return "length";
-  case CYGNET_FINISH_ABORT: return "abort";
-  default: return NULL;
-  }
-}
-
 static void put_finish(struct buf *out, const struct choice *o) {
-  const struct job *j = &o->call->job;
   if (!o->finish) {
     buf_puts(out, ",\"finish_reason\":null");
     return;
   }
   buf_printf(out, ",\"finish_reason\":\"%s\",\"matched_stop\":", o->finish);
-  if (o->matched_stop >= 0 && o->matched_stop < j->n_stop) put_string(out, j->stop[o->matched_stop], strlen(j->stop[o->matched_stop]));
-  else if (o->matched_id >= 0) buf_printf(out, "%d", o->matched_id);
-  else buf_puts(out, "null");
+  api_put_matched(out, o);
 }
 
 static void put_usage(struct buf *out, const struct call *c) {
@@ -203,6 +184,13 @@ static void put_usage(struct buf *out, const struct call *c) {
       out,
       "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
       (long long)prompt, (long long)completion, (long long)(prompt + completion), (long long)cached);
+}
+
+/* What SGLang says beyond OpenAI, after usage or choices. */
+static void put_cached_details(struct buf *out, const struct call *c) {
+  int64_t cached = 0;
+  for (int i = 0; i < c->n_choices; i += c->job.n) cached += c->choices[i].cached_tokens;
+  buf_printf(out, ",\"sglext\":{\"cached_tokens_details\":{\"device\":%lld,\"host\":0}}", (long long)cached);
 }
 
 static void put_opening(struct buf *out, const struct api *a, const struct call *c, const char *object) {
@@ -236,12 +224,12 @@ static bool send_delta(const struct api *a, struct choice *o, const char *text, 
     if (role) buf_puts(&chunk, "\"role\":\"assistant\",");
     if (role || n || !o->finish) {
       buf_puts(&chunk, "\"content\":");
-      put_string(&chunk, text, n);
+      api_put_string(&chunk, text, n);
     }
     buf_puts(&chunk, "},");
   } else {
     buf_puts(&chunk, "\"text\":");
-    put_string(&chunk, text, n);
+    api_put_string(&chunk, text, n);
     buf_putc(&chunk, ',');
   }
   if (role || (!o->logprobs.len && !n)) buf_puts(&chunk, "\"logprobs\":null");
@@ -254,46 +242,54 @@ static bool send_delta(const struct api *a, struct choice *o, const char *text, 
   return sent;
 }
 
-static bool begin_choice(const struct api *a, struct choice *o) {
+/* The opening of a conversation's answer, or the prompt that is to be shown. */
+static bool begin_choice(const struct api *a, struct choice *o, const struct message *m) {
   const struct job_prompt *p = &o->call->job.prompts[o->prompt];
   const char *finish = o->finish;
   bool sent = true;
   o->begun = true;
   o->finish = NULL; /* not of the opening chunk */
-  if (is_chat(o->call)) sent = send_delta(a, o, "", 0, true);
-  else if (o->call->job.echo) sent = send_delta(a, o, p->text, p->n_text, false);
+  if (is_chat(o->call)) {
+    sent = send_delta(a, o, "", 0, true);
+  } else if (o->call->job.echo) {
+    add_prompt_logprobs(a, o, m);
+    sent = send_delta(a, o, p->text, p->n_text, false);
+  }
   o->finish = finish;
   return sent;
 }
 
+/* After all choices: usage and the like, one chunk without choices. */
+static bool send_totals(const struct api *a, struct call *c) {
+  struct buf chunk;
+  if (!c->job.include_usage && !c->job.cached_details) return true;
+  buf_init(&chunk, 0);
+  put_opening(&chunk, a, c, chunk_object(c));
+  buf_putc(&chunk, ']');
+  if (c->job.include_usage) {
+    buf_putc(&chunk, ',');
+    put_usage(&chunk, c);
+  }
+  if (c->job.cached_details) put_cached_details(&chunk, c);
+  buf_putc(&chunk, '}');
+  bool sent = http_sse_send(c->x, chunk.data, chunk.len);
+  buf_free(&chunk);
+  return sent;
+}
+
 static void stream_event(const struct api *a, struct call *c, struct choice *o, const struct message *m) {
+  const char *finish = o->finish;
   if (!c->sse) http_sse_begin(c->x);
   c->sse = true;
-  if (!o->begun && !begin_choice(a, o)) return;
-  if (c->job.logprobs >= 0) add_logprobs(a, o, m);
-  bool finish = o->finish != NULL;
+  if (!o->begun && !begin_choice(a, o, m)) return;
+  add_logprobs(a, o, m);
   if (m->text.len || o->logprobs.len) {
     o->finish = NULL; /* its own chunk, as clients are used to */
     if (!send_delta(a, o, buf_cstr(&m->text), m->text.len, false)) return;
-    o->finish = finish_name(m->finish);
+    o->finish = finish;
   }
   if (finish && !send_delta(a, o, "", 0, false)) return;
-  if (!m->last) return;
-  if (c->job.include_usage) {
-    struct buf chunk;
-    buf_init(&chunk, 0);
-    put_opening(&chunk, a, c, chunk_object(c));
-    buf_puts(&chunk, "],");
-    put_usage(&chunk, c);
-    buf_putc(&chunk, '}');
-    bool sent = http_sse_send(c->x, chunk.data, chunk.len);
-    buf_free(&chunk);
-    if (!sent) return;
-  }
-  if (!http_sse_send(c->x, done, sizeof done - 1)) return;
-  struct http_exchange *x = c->x;
-  c->x = NULL;
-  http_sse_end(x);
+  if (m->last && send_totals(a, c)) api_send_done(c);
 }
 
 /* ---- whole answers ---------------------------------------------------------------------------------------------------- */
@@ -303,7 +299,7 @@ static void put_choice(struct buf *out, const struct choice *o) {
   buf_printf(out, "{\"index\":%d,", o->index);
   if (is_chat(o->call)) {
     buf_puts(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-    put_string(out, buf_cstr(&o->text), o->text.len);
+    api_put_string(out, buf_cstr(&o->text), o->text.len);
     buf_puts(out, ",\"refusal\":null},");
   } else {
     buf_puts(out, "\"text\":\"");
@@ -318,7 +314,7 @@ static void put_choice(struct buf *out, const struct choice *o) {
 
 static void reply_whole(const struct api *a, struct call *c) {
   struct buf out;
-  buf_init(&out, BODY_MAX);
+  buf_init(&out, API_BODY_MAX);
   put_opening(&out, a, c, is_chat(c) ? "chat.completion" : "text_completion");
   for (int i = 0; i < c->n_choices; i++) {
     if (i) buf_putc(&out, ',');
@@ -326,47 +322,22 @@ static void reply_whole(const struct api *a, struct call *c) {
   }
   buf_puts(&out, "],");
   put_usage(&out, c);
-  buf_putc(&out, '}');
-  struct http_exchange *x = c->x;
-  c->x = NULL;
-  if (out.overflow) {
-    struct api_error e;
-    api_error_set(&e, 500, "internal_error", NULL, "the answer is larger than %d bytes", BODY_MAX);
-    api_reply_error(x, &e);
-  } else {
-    http_reply(x, 200, "application/json", out.data, out.len);
-  }
-  buf_free(&out);
+  if (c->job.cached_details) put_cached_details(&out, c);
+  buf_puts(&out, ",\"metadata\":{\"weight_version\":\"default\"}}");
+  api_reply_body(c, &out);
 }
 
 void openai_message(const struct api *a, struct call *c, const struct message *m) {
-  struct http_exchange *x = c->x;
-  switch (m->kind) {
-  case MESSAGE_GONE: {
-    struct api_error e;
-    api_error_set(&e, 503, "busy", NULL, "the server is shutting down");
-    openai_fail(c, &e);
-    return;
-  }
-  case MESSAGE_ERROR: openai_fail(c, &m->error); return;
-  case MESSAGE_REPLY:
-    c->x = NULL;
-    http_reply(x, 200, "application/json", buf_cstr(&m->text), m->text.len);
-    return;
-  case MESSAGE_EVENT: break;
-  }
-  struct choice *o = &c->choices[m->choice];
-  o->finish = finish_name(m->finish);
-  o->matched_stop = m->matched_stop;
-  o->matched_id = m->matched_id;
-  o->cached_tokens = m->cached_tokens;
-  o->completion_tokens = m->completion_tokens;
+  if (api_take_whole(c, m)) return;
+  struct choice *o = api_take_numbers(c, m);
   if (c->job.stream) {
     stream_event(a, c, o, m);
     return;
   }
+  if (!o->begun && c->job.echo) add_prompt_logprobs(a, o, m);
+  o->begun = true;
   buf_append(&o->text, m->text.data, m->text.len);
-  if (c->job.logprobs >= 0) add_logprobs(a, o, m);
+  add_logprobs(a, o, m);
   if (m->last) reply_whole(a, c);
 }
 

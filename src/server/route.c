@@ -4,49 +4,44 @@
 #include <string.h>
 #include <strings.h>
 
+#include "server/access.h"
 #include "server/serve_impl.h"
-
-enum auth {
-  AUTH_NONE, /* anybody */
-  AUTH_KEY,  /* an API key */
-  AUTH_ADMIN /* the admin key, or an API key where there is no admin key */
-};
 
 struct route {
   const char *methods;           /* words with a blank between; HEAD comes with GET */
   const char *path;              /* a path that ends in / stands for what is below it, too; "/" only for itself */
   const struct dialect *dialect; /* answered through the prep thread, or */
   void (*handle)(struct serve *s, struct http_exchange *x); /* at once */
-  enum auth auth;
+  enum access_level access;
 };
 
 static const struct route routes[] = {
-    {"GET", "/health", NULL, ops_health, AUTH_NONE},
-    {"GET", "/health_generate", &dialect_health_generate, NULL, AUTH_NONE},
-    {"GET", "/ping", NULL, ops_ping, AUTH_NONE},
-    {"GET", "/metrics", NULL, ops_metrics, AUTH_KEY},
-    {"GET", "/", NULL, ops_page, AUTH_KEY},
-    {"GET", "/v1/models", NULL, ops_models, AUTH_KEY},
-    {"GET", "/v1/models/", NULL, ops_model, AUTH_KEY},
-    {"POST", "/v1/chat/completions", &dialect_chat, NULL, AUTH_KEY},
-    {"POST", "/v1/completions", &dialect_completion, NULL, AUTH_KEY},
-    {"POST", "/v1/responses", &dialect_responses, NULL, AUTH_KEY},
-    {"POST", "/v1/messages", &dialect_anthropic, NULL, AUTH_KEY},
-    {"POST", "/v1/messages/count_tokens", &dialect_count_tokens, NULL, AUTH_KEY},
-    {"POST PUT", "/generate", &dialect_generate, NULL, AUTH_KEY},
-    {"POST", "/tokenize", &dialect_tokenize, NULL, AUTH_KEY},
-    {"POST", "/v1/tokenize", &dialect_tokenize, NULL, AUTH_KEY},
-    {"POST", "/detokenize", &dialect_detokenize, NULL, AUTH_KEY},
-    {"POST", "/v1/detokenize", &dialect_detokenize, NULL, AUTH_KEY},
-    {"POST", "/apply-template", &dialect_apply_template, NULL, AUTH_KEY},
-    {"GET", "/get_model_info", NULL, ops_model_info, AUTH_KEY},
-    {"GET", "/model_info", NULL, ops_model_info, AUTH_KEY},
-    {"GET", "/server_info", NULL, ops_server_info, AUTH_KEY},
-    {"GET", "/get_server_info", NULL, ops_server_info, AUTH_KEY},
-    {"GET", "/get_load", NULL, ops_loads, AUTH_KEY},
-    {"GET", "/v1/loads", NULL, ops_loads, AUTH_KEY},
-    {"GET POST", "/flush_cache", &dialect_flush, NULL, AUTH_ADMIN},
-    {"POST", "/abort_request", NULL, ops_abort, AUTH_ADMIN},
+    {"GET", "/health", NULL, ops_health, ACCESS_PUBLIC},
+    {"GET", "/health_generate", &dialect_health_generate, NULL, ACCESS_PUBLIC},
+    {"GET", "/ping", NULL, ops_ping, ACCESS_PUBLIC},
+    {"GET", "/metrics", NULL, ops_metrics, ACCESS_USE},
+    {"GET", "/", NULL, ops_page, ACCESS_USE},
+    {"GET", "/v1/models", NULL, ops_models, ACCESS_USE},
+    {"GET", "/v1/models/", NULL, ops_model, ACCESS_USE},
+    {"POST", "/v1/chat/completions", &dialect_chat, NULL, ACCESS_USE},
+    {"POST", "/v1/completions", &dialect_completion, NULL, ACCESS_USE},
+    {"POST", "/v1/responses", &dialect_responses, NULL, ACCESS_USE},
+    {"POST", "/v1/messages", &dialect_anthropic, NULL, ACCESS_USE},
+    {"POST", "/v1/messages/count_tokens", &dialect_count_tokens, NULL, ACCESS_USE},
+    {"POST PUT", "/generate", &dialect_generate, NULL, ACCESS_USE},
+    {"POST", "/tokenize", &dialect_tokenize, NULL, ACCESS_USE},
+    {"POST", "/v1/tokenize", &dialect_tokenize, NULL, ACCESS_USE},
+    {"POST", "/detokenize", &dialect_detokenize, NULL, ACCESS_USE},
+    {"POST", "/v1/detokenize", &dialect_detokenize, NULL, ACCESS_USE},
+    {"POST", "/apply-template", &dialect_apply_template, NULL, ACCESS_USE},
+    {"GET", "/get_model_info", NULL, ops_model_info, ACCESS_USE},
+    {"GET", "/model_info", NULL, ops_model_info, ACCESS_USE},
+    {"GET", "/server_info", NULL, ops_server_info, ACCESS_USE},
+    {"GET", "/get_server_info", NULL, ops_server_info, ACCESS_USE},
+    {"GET", "/get_load", NULL, ops_loads, ACCESS_USE},
+    {"GET", "/v1/loads", NULL, ops_loads, ACCESS_USE},
+    {"GET POST", "/flush_cache", &dialect_flush, NULL, ACCESS_ADMIN},
+    {"POST", "/abort_request", NULL, ops_abort, ACCESS_ADMIN},
 };
 
 static const struct route *route_find(struct str path) {
@@ -70,20 +65,27 @@ static bool method_is_right(const struct route *r, struct str method) {
 
 /* ---- who may ---------------------------------------------------------------------------------------------------------- */
 
-/* Time depends on what was presented alone, not on where it differs from the key. */
-static bool same_secret(struct str given, const char *key) {
-  size_t n = strlen(key);
-  size_t different = given.n ^ n;
-  for (size_t i = 0; i < given.n; i++) different |= (unsigned char)given.p[i] ^ (unsigned char)key[n ? i % n : 0];
-  return different == 0;
-}
-
-static bool has_key(const struct serve *s, const struct http_exchange *x) {
+/* The keys of the options: those that were read at start, or the two that stand there. */
+static int check_access(const struct serve *s, const struct http_exchange *x, enum access_level level) {
+  struct access two = {0};
+  const struct access *a = s->options.access;
+  struct str shown[2] = {{0}, {0}};
   int count;
   struct str value = http_head_find(&x->head, "Authorization", &count);
-  if (!s->options.api_key) return true;
-  if (count != 1 || value.n < 7 || strncasecmp(value.p, "Bearer ", 7) != 0) return false;
-  return same_secret(str_of(value.p + 7, value.n - 7), s->options.api_key);
+  if (count == 1 && value.n > 7 && strncasecmp(value.p, "Bearer ", 7) == 0) shown[0] = str_of(value.p + 7, value.n - 7);
+  value = http_head_find(&x->head, "X-Api-Key", &count);
+  if (count == 1 && value.n) shown[1] = value;
+  unsigned char digest[DIGEST_BYTES];
+  if (!a) {
+    const char *key = s->options.api_key, *admin = s->options.admin_key;
+    if (key) digest_sha256(key, strlen(key), digest);
+    if (admin) digest_sha256(admin, strlen(admin), two.admin);
+    two.keys = &digest;
+    two.n_keys = key != NULL;
+    two.has_admin = admin != NULL;
+    a = &two;
+  }
+  return access_check(a, level, shown, 2);
 }
 
 static bool is_listed(struct str name, const char *list) {
@@ -123,7 +125,9 @@ static bool cors(const struct serve *s, struct http_exchange *x) {
   if (!allowed) return false;
   bool may = origin.n && (!strcmp(allowed, "*") || str_is(origin, allowed));
   int n = snprintf(x->extra, sizeof x->extra, "Vary: Origin\r\n"); /* also of answers without: they may be kept in a cache */
-  if (may) snprintf(x->extra + n, sizeof x->extra - (size_t)n, "Access-Control-Allow-Origin: %s\r\n", allowed);
+  if (may)
+    snprintf(x->extra + n, sizeof x->extra - (size_t)n,
+             "Access-Control-Allow-Origin: %s\r\nAccess-Control-Expose-Headers: x-request-id\r\n", allowed);
   return may;
 }
 
@@ -131,7 +135,7 @@ static void preflight(struct http_exchange *x) {
   size_t n = strlen(x->extra);
   snprintf(
       x->extra + n, sizeof x->extra - n,
-      "Access-Control-Allow-Methods: GET, POST\r\nAccess-Control-Allow-Headers: authorization, content-type\r\nAccess-Control-Max-Age: 600\r\n");
+      "Access-Control-Allow-Methods: GET, POST\r\nAccess-Control-Allow-Headers: authorization, content-type, x-api-key, x-request-id, anthropic-version, anthropic-beta\r\nAccess-Control-Max-Age: 600\r\n");
   http_reply(x, 204, NULL, NULL, 0);
 }
 
@@ -142,6 +146,19 @@ static bool is_json(struct str type) {
   if (end) type.n = (size_t)(end - type.p);
   while (type.n && (type.p[type.n - 1] == ' ' || type.p[type.n - 1] == '\t')) type.n--;
   return type.n == 16 && strncasecmp(type.p, "application/json", 16) == 0;
+}
+
+/* Rule 4 of serve.h; and who sends no body need not say what it is. */
+static bool wants_no_json(const struct route *r, const struct http_head *h) {
+  if (!str_is(h->method, "POST") && !str_is(h->method, "PUT")) return true;
+  bool no_body = h->content_length <= 0 && !h->chunked, from_page = http_head_find(h, "Origin", NULL).n > 0;
+  return r->dialect && r->dialect->empty_body && no_body && !from_page;
+}
+
+/* Browsers say so themselves, also for an <img> that only wants to do harm. */
+static bool from_a_web_page(const struct http_head *h) {
+  struct str site = http_head_find(h, "Sec-Fetch-Site", NULL);
+  return str_is(site, "cross-site") || str_is(site, "same-site");
 }
 
 void route_head(void *ctx, struct http_exchange *x) {
@@ -159,8 +176,18 @@ void route_head(void *ctx, struct http_exchange *x) {
     return;
   }
   const struct route *r = route_find(h->path);
-  if ((!r || r->auth != AUTH_NONE) && !has_key(s, x)) {
-    serve_reply_error(x, 401, "invalid_api_key", "expected the header \"Authorization: Bearer KEY\" with this server's API key");
+  int refused = check_access(s, x, r ? r->access : ACCESS_USE);
+  if (refused == 401 && r && r->handle == ops_page && method_is_right(r, h->method)) {
+    ops_page_locked(s, x); /* a browser cannot send a key with the address of a page: the page asks for it */
+    return;
+  }
+  if (refused == 401) {
+    serve_reply_error(x, 401, "invalid_api_key", "expected the header \"Authorization: Bearer KEY\" with %s",
+                      r && r->access == ACCESS_ADMIN ? "the key for this route" : "this server's API key");
+    return;
+  }
+  if (refused) {
+    serve_reply_error(x, refused, "admin_key_required", "expected the admin key: an API key is not enough for what concerns other users");
     return;
   }
   if (!r) {
@@ -177,12 +204,14 @@ void route_head(void *ctx, struct http_exchange *x) {
     serve_reply_error(x, 503, "busy", "the server is shutting down");
     return;
   }
-  if (str_is(h->method, "POST") || str_is(h->method, "PUT")) {
-    if (!is_json(http_head_find(h, "Content-Type", NULL)))
-      serve_reply_error(x, 400, "invalid_content_type", "expected the header \"Content-Type: application/json\"");
-    else if (s->n_calls >= s->options.calls_max)
-      serve_reply_error(x, 503, "busy", "%d requests are being served; try again later", s->n_calls);
+  if (r->access == ACCESS_ADMIN && from_a_web_page(h)) {
+    serve_reply_error(x, 403, "cross_site", "a page of another site may not use %s", r->path);
+    return;
   }
+  if (!wants_no_json(r, h) && !is_json(http_head_find(h, "Content-Type", NULL)))
+    serve_reply_error(x, 400, "invalid_content_type", "expected the header \"Content-Type: application/json\"");
+  else if (r->dialect && !str_is(h->method, "GET") && s->n_calls >= s->options.calls_max)
+    serve_reply_busy(s, x); /* a probe needs no place */
 }
 
 void route_request(void *ctx, struct http_exchange *x) {

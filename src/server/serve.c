@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "server/serve_impl.h"
 
-enum { MESSAGES_PER_TURN = 64, DRAIN_TICK_MS = 20, LAST_WORDS_MS = 2000, ORIGIN_BYTES = 300 };
+enum { MESSAGES_PER_TURN = 64, DRAIN_TICK_MS = 20, LAST_WORDS_MS = 2000, ORIGIN_BYTES = 300, PREP_THREADS_MAX = 64 };
 
 void serve_reply_error(struct http_exchange *x, int status, const char *code, const char *fmt, ...) {
   struct api_error e = {.status = status, .code = code};
@@ -32,16 +32,21 @@ static void on_fault(void *ctx, int status, const char *why, struct buf *body) {
 
 /* ---- calls ------------------------------------------------------------------------------------------------------------ */
 
-void serve_call(struct serve *s, struct http_exchange *x, const struct dialect *dialect) {
-  if (s->n_calls >= s->options.calls_max) { /* others came while this body was read */
-    serve_reply_error(x, 503, "busy", "%d requests are being served; try again later", s->n_calls);
-    return;
-  }
-  struct call *c = call_new(dialect);
-  c->body = x->body;
-  buf_init(&x->body, 0);
-  c->x = x;
-  x->user = c;
+void serve_retry_after(const struct serve *s, struct http_exchange *x) {
+  struct cygnet_stats stats;
+  double step_ms;
+  size_t n = strlen(x->extra);
+  threads_stats(s->threads, &stats, &step_ms);
+  snprintf(x->extra + n, sizeof x->extra - n, "Retry-After: %d\r\n", metrics_retry_s(s->metrics, stats.n_waiting));
+}
+
+void serve_reply_busy(struct serve *s, struct http_exchange *x) {
+  serve_retry_after(s, x);
+  serve_reply_error(x, 503, "busy", "%d requests are being served; try again later", s->n_calls);
+}
+
+void serve_enter(struct serve *s, struct call *c) {
+  c->arrived_ns = clock_ns();
   c->next = s->calls;
   if (s->calls) s->calls->prev = c;
   s->calls = c;
@@ -49,8 +54,78 @@ void serve_call(struct serve *s, struct http_exchange *x, const struct dialect *
   threads_submit(s->threads, c);
 }
 
-static void call_done(struct serve *s, struct call *c) {
+void serve_call(struct serve *s, struct http_exchange *x, const struct dialect *dialect) {
+  if (dialect == &dialect_health_generate) {
+    control_health(s, x);
+    return;
+  }
+  if (s->n_calls >= s->options.calls_max) { /* others came while this body was read */
+    serve_reply_busy(s, x);
+    return;
+  }
+  struct call *c = call_new(dialect);
+  struct str query = x->head.query;
+  if (dialect->empty_body && query.n >= sizeof c->query) {
+    serve_reply_error(x, 400, "invalid_value", "the query: expected less than %zu bytes, found %zu", sizeof c->query, query.n);
+    call_free(c);
+    return;
+  }
+  if (dialect->empty_body && query.n) memcpy(c->query, query.p, query.n);
+  c->body = x->body;
+  buf_init(&x->body, 0);
+  if (x->request_id[0]) c->rid = xstrdup(x->request_id); /* unless the body has one */
+  c->x = x;
+  x->user = c;
+  serve_enter(s, c);
+}
+
+/* For the log: one word without what could be taken for another one. */
+static const char *word(const char *s, char out[100]) {
+  size_t n = 0;
+  for (; *s && n < 99; s++) out[n++] = *s > ' ' && *s < 0x7f && !strchr("\"'=\\", *s) ? *s : '?';
+  out[n] = 0;
+  return n ? out : "-";
+}
+
+static const char *finish_of(const struct message *last) {
+  if (last->kind == MESSAGE_GONE) return "gone";
+  if (last->kind == MESSAGE_ERROR) return "error";
+  if (last->kind == MESSAGE_REPLY) return "reply";
+  switch (last->finish) {
+  case CYGNET_FINISH_STOP: return "stop";
+  case CYGNET_FINISH_LENGTH: return "length";
+  case CYGNET_FINISH_ABORT: return "abort";
+  default: return "error";
+  }
+}
+
+static void log_call(const struct call *c, const struct message *last) {
+  int64_t prompt = 0, cached = 0, completion = 0, first_ns = 0;
+  char id[100], rid[100], ttft[32] = "-";
+  for (int i = 0; i < c->n_choices; i++) {
+    const struct choice *o = &c->choices[i];
+    completion += o->completion_tokens;
+    if (o->first_token_ns && (!first_ns || o->first_token_ns < first_ns)) first_ns = o->first_token_ns;
+    if (c->job.n > 1 && i % c->job.n) continue; /* the same prompt again */
+    prompt += o->prompt_tokens;
+    cached += o->cached_tokens;
+  }
+  if (first_ns) snprintf(ttft, sizeof ttft, "%.1f", (double)(first_ns - c->arrived_ns) / 1e6);
+  log_line(LOG_INFO, "request",
+           "id=%s rid=%s api=%s status=%d prompt=%lld cached=%lld completion=%lld queue_ms=%.1f ttft_ms=%s total_ms=%.1f finish=%s",
+           word(c->id, id), word(c->rid ? c->rid : "", rid), c->dialect->name, c->status, (long long)prompt, (long long)cached,
+           (long long)completion, last->queue_ms, ttft, clock_ms_since(c->arrived_ns), finish_of(last));
+}
+
+static void call_done(struct serve *s, struct call *c, const struct message *last) {
   CHECK(!c->x);
+  if (c == s->health_probe) {
+    s->health_probe = NULL;
+  } else {
+    bool aborted = c->status == 499 || last->kind == MESSAGE_GONE || last->finish == CYGNET_FINISH_ABORT;
+    metrics_call_done(s->metrics, c, c->status, aborted);
+    if (s->options.log_requests) log_call(c, last);
+  }
   if (c->prev) c->prev->next = c->next;
   else s->calls = c->next;
   if (c->next) c->next->prev = c->prev;
@@ -63,13 +138,20 @@ static void on_closed(void *ctx, struct http_exchange *x) {
   struct call *c = x->user;
   if (!c) return;
   c->x = NULL;
+  if (c->dialect == &dialect_health_generate) {
+    control_health_closed(s, c);
+    return;
+  }
+  c->status = 499;
   threads_cancel(s->threads, c);
 }
 
 /* prep thread */
 static int prepare(void *ctx, struct call *c, struct buf *reply, struct api_error *e) {
-  const struct serve *s = ctx;
-  return api_prepare(&s->api, c, reply, e);
+  struct serve *s = ctx;
+  int r = api_prepare(&s->api, c, reply, e);
+  ops_prepared(s, c);
+  return r;
 }
 
 /* ---- the end ---------------------------------------------------------------------------------------------------------- */
@@ -83,9 +165,13 @@ static void drain_tick(void *ctx) {
     struct api_error e;
     api_error_set(&e, 503, "busy", NULL, "the server is shutting down");
     for (struct call *c = s->calls; c; c = c->next) {
-      if (c->x) c->dialect->fail(c, &e);
+      if (c->x) {
+        c->status = c->sse ? 200 : 503;
+        c->dialect->fail(c, &e);
+      }
       threads_cancel(s->threads, c);
     }
+    control_health_fail(s, e.message);
   }
   http_counts(s->http, &counts);
   bool quiet = counts.connections == 0 && s->n_calls == 0;
@@ -116,10 +202,24 @@ static void on_signal(void *ctx) { serve_stop(ctx); }
 
 /* ---- messages --------------------------------------------------------------------------------------------------------- */
 
+/* Hands a message to the dialect of a client that is still there. */
+static void answer(struct serve *s, struct call *c, const struct message *m) {
+  int status = m->kind == MESSAGE_ERROR ? m->error.status : m->kind == MESSAGE_GONE ? 503 : 200;
+  if (!c->sse) c->status = status; /* a stream has said 200 */
+  if (m->kind == MESSAGE_ERROR && status == 503 && !c->sse) serve_retry_after(s, c->x);
+  c->dialect->message(&s->api, c, m);
+}
+
 static void take_message(struct serve *s, struct message *m) {
   struct call *c = m->call;
-  if (c->x) c->dialect->message(&s->api, c, m);
-  if (m->last) call_done(s, c);
+  if (m->kind == MESSAGE_EVENT) control_alive(s, m->at_ns);
+  if (c == s->health_probe) {
+    control_health_message(s, m);
+  } else {
+    metrics_message(s->metrics, c, m);
+    if (c->x) answer(s, c, m);
+  }
+  if (m->last) call_done(s, c, m);
   message_free(m);
 }
 
@@ -163,16 +263,23 @@ struct serve *serve_open(const struct port *port, const struct serve_options *o,
   if (s->options.calls_max <= 0) s->options.calls_max = 1024;
   if (s->options.choices_max <= 0) s->options.choices_max = 128;
   if (s->options.grace_ms == 0) s->options.grace_ms = 30000;
+  if (s->options.health_ms == 0) s->options.health_ms = 20000;
+  if (s->options.prep_threads <= 0) s->options.prep_threads = 2;
+  s->options.prep_threads = MIN(s->options.prep_threads, PREP_THREADS_MAX);
   if (s->options.api_key && !*s->options.api_key) s->options.api_key = NULL;
   s->loopback_only = is_loopback(s->options.host);
+  s->started_ns = clock_ns();
   atomic_init(&s->stops, 0);
+  CHECK(pthread_mutex_init(&s->rid_mutex, NULL) == 0);
   api_init(&s->api, port, &s->options);
+  s->metrics = metrics_new(s->api.model);
   if (check_origin(s->options.cors_origin, e)) goto fail;
   const struct http_handlers handlers = {
       .on_head = route_head, .on_request = route_request, .on_closed = on_closed, .on_fault = on_fault, .ctx = s};
-  s->http = http_listen(s->options.host, s->options.port, NULL, &s->options.limits, &handlers, e);
+  const struct http_tls *tls = s->options.tls.certificate_file ? &s->options.tls : NULL;
+  s->http = http_listen(s->options.host, s->options.port, tls, &s->options.limits, &handlers, e);
   if (!s->http) goto fail;
-  s->threads = threads_start(port, s->options.calls_max, prepare, s, e);
+  s->threads = threads_start(port, s->options.calls_max + 1, s->options.prep_threads, prepare, s, e); /* one more: health_probe */
   if (!s->threads || http_watch(s->http, threads_fd(s->threads), on_messages, s, e)) goto fail;
   return s;
 fail:
@@ -192,7 +299,10 @@ void serve_close(struct serve *s) {
     for (struct message *m; (m = threads_next(s->threads));) take_message(s, m);
     threads_delete(s->threads);
   }
-  CHECK(!s->calls);
+  CHECK(!s->calls && !s->health_waiting);
+  for (int i = 0; i < ABORT_WISHES; i++) free(s->wishes[i].rid);
+  pthread_mutex_destroy(&s->rid_mutex);
+  metrics_delete(s->metrics);
   free(s->api.model);
   buf_free(&s->api.model_json);
   free(s);
@@ -209,8 +319,8 @@ int serve_run(struct cygnet *c, const struct serve_options *o, struct err *e) {
   }
   if (!o->quiet) {
     const char *host = s->options.host;
-    log_line(LOG_INFO, "server", strchr(host, ':') ? "%s answers at http://[%s]:%d/" : "%s answers at http://%s:%d/", s->api.model, host,
-             serve_port(s));
+    log_line(LOG_INFO, "server", strchr(host, ':') ? "%s answers at %s://[%s]:%d/" : "%s answers at %s://%s:%d/", s->api.model,
+             s->options.tls.certificate_file ? "https" : "http", host, serve_port(s));
   }
   serve_loop(s);
   serve_close(s);

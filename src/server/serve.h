@@ -9,11 +9,12 @@
  * Rules
  *   1. Every error body is {"error":{"message","type","param","code"}}, whatever the route.
  *   2. With API keys every request needs "Authorization: Bearer KEY" (or "x-api-key: KEY", as Anthropic's clients send it), also for paths that do
- *      not exist and for the chat page. Public: /health, /health_generate and /ping alone. With an admin key the routes that act on others
- *      (/flush_cache, /abort_request) want that one, and only that; with an admin key alone the other routes are open.
+ *      not exist. The chat page comes with the 401, holds no secret and asks for the key. Public: /health, /health_generate and /ping alone. With an admin key the routes that act on others
+ *      (/flush_cache, /abort_request) want that one, and only that (403 for an API key); with an admin key alone the other routes are open.
  *   3. No CORS header is sent unless cors_origin says so. A server that listens on a loopback address answers only to Host names that are IP
  *      addresses, localhost, or in allowed_hosts, so that a web page cannot reach it through a name of its own.
- *   4. POST wants Content-Type: application/json (which a web page of another origin cannot send unasked).
+ *   4. POST wants Content-Type: application/json (which a web page of another origin cannot send unasked), unless it has no body and needs none. What
+ *      acts on others is refused to pages of other sites by what browsers say of themselves (Sec-Fetch-Site).
  *   5. serve_stop once: new requests get 503, running ones go on; after grace_ms the rest get an error object. Twice: ends at once.
  *   6. The model field of a request is not compared with the served name; answers carry the served name.
  */
@@ -24,12 +25,14 @@
 #include "cygnet.h"
 #include "server/http.h"
 
+struct access;
+
 struct serve_options {                    /* zero = the value in brackets; strings are borrowed while the server lives */
   const char *host;                       /* ["127.0.0.1"] */
   int port;                               /* [any free one] */
   const char *api_key;                    /* [open] */
-  const char *api_key_file;               /* [none] more keys, one per line; blank lines and lines with # are skipped */
   const char *admin_key;                  /* [see rule 2] */
+  const struct access *access;            /* [the two keys above] in their place: any number of keys (access.h) */
   struct http_tls tls;                    /* [plain HTTP] */
   int prep_threads;                       /* [2] that parse, render and tokenise */
   bool log_requests;                      /* a line for each request at its end */
@@ -39,6 +42,7 @@ struct serve_options {                    /* zero = the value in brackets; strin
   int calls_max;                          /* [1024] requests in the house; more get 503 */
   int choices_max;                        /* [128] n times the number of prompts in one request */
   int grace_ms;                           /* [30 s] see rule 5; -1: none */
+  int health_ms;                          /* [20 s] how long /health_generate waits for the engine */
   const struct cygnet_sampling *sampling; /* [temperature 1] for what a request leaves out */
   const char *options_json;               /* [none] JSON object with the options the program was started with, for /server_info */
   struct http_limits limits;

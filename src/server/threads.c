@@ -1,4 +1,8 @@
-/* threads.c — the two loops. */
+/* threads.c — the two loops: prep (on several threads) and engine.
+ *
+ * Prep threads take calls in the order of their arrival, each as soon as it is free: a call that takes long is overtaken by the next ones. The queue
+ * has one consumer at a time, the thread that holds prep_mutex; a call itself is prepared without it.
+ */
 #include "server/threads.h"
 
 #include <pthread.h>
@@ -11,18 +15,26 @@
 #include "base/mem.h"
 #include "base/queue.h"
 
-enum { TO_IO_CAPACITY = 1 << 14 };
+enum { TO_IO_CAPACITY = 1 << 14, TURN_MS = 5 };
+
+struct loop { /* a thread and what its end needs */
+  struct threads *threads;
+  pthread_t thread;
+  bool started;
+  atomic_bool done;
+};
 
 struct threads {
   struct port port;
   threads_prepare prepare;
   void *ctx;
   struct queue *to_prep, *to_engine, *to_io;
-  pthread_t prep_thread, engine_thread;
-  bool prep_started, engine_started;
+  struct loop *prep, engine; /* [n_prep] */
+  int n_prep;
+  pthread_mutex_t prep_mutex; /* who holds it is the consumer of to_prep */
   atomic_bool prep_stop, engine_stop;
-  struct call *active; /* engine thread: calls with running choices */
-  atomic_bool prep_done, engine_done;
+  struct call *active;                /* engine thread: calls with running choices */
+  struct call *controls;              /* engine thread: calls without choices that wait for their moment */
   struct message *spill, **spill_end; /* io thread: taken out of to_io while threads_stop waits */
   pthread_mutex_t stats_mutex;
   struct cygnet_stats stats;
@@ -59,7 +71,7 @@ static void prepare_one(struct threads *t, struct call *c) {
   buf_free(&c->body);
   if (r < 0) {
     send_last(t, c, MESSAGE_ERROR, &e);
-  } else if (r > 0) {
+  } else if (r > 0 && !c->control) {
     struct message *m = message_new(c, MESSAGE_REPLY);
     m->text = reply;
     m->last = true;
@@ -71,15 +83,20 @@ static void prepare_one(struct threads *t, struct call *c) {
   buf_free(&reply);
 }
 
+/* NULL: it is over, and the queue is empty. */
+static struct call *next_to_prepare(struct threads *t) {
+  struct call *c;
+  pthread_mutex_lock(&t->prep_mutex);
+  while (!(c = queue_pop(t->to_prep)) && !atomic_load(&t->prep_stop)) queue_wait(t->to_prep, -1);
+  pthread_mutex_unlock(&t->prep_mutex);
+  return c;
+}
+
 static void *prep_main(void *arg) {
-  struct threads *t = arg;
-  for (;;) {
-    struct call *c = queue_pop(t->to_prep);
-    if (c) prepare_one(t, c);
-    else if (atomic_load(&t->prep_stop)) break;
-    else queue_wait(t->to_prep, -1);
-  }
-  atomic_store(&t->prep_done, true);
+  struct loop *loop = arg;
+  struct threads *t = loop->threads;
+  for (struct call *c; (c = next_to_prepare(t));) prepare_one(t, c);
+  atomic_store(&loop->done, true);
   queue_wake(t->to_io);
   return NULL;
 }
@@ -105,8 +122,8 @@ static uint64_t seed_of_choice(uint64_t seed, int which) {
 }
 
 static uint64_t submit_choice(struct threads *t, struct choice *o, struct cygnet_error *e) {
-  const struct job *j = &o->call->job;
-  const struct job_prompt *p = &j->prompts[o->prompt];
+  const struct job *shared = &o->call->job, *j = job_of_prompt(shared, o->prompt);
+  const struct job_prompt *p = &shared->prompts[o->prompt];
   struct cygnet_request r = {
       .prompt = p->ids,
       .n_prompt = p->n_ids,
@@ -120,16 +137,25 @@ static uint64_t submit_choice(struct threads *t, struct choice *o, struct cygnet
       .ignore_eos = j->ignore_eos,
       .show_special = j->show_special,
       .logprobs = j->logprobs + 1,
+      .prompt_logprobs = j->prompt_logprobs + 1,
+      .priority = shared->priority,
+      .cache_salt = shared->cache_salt,
+      .n_cache_salt = shared->cache_salt ? strlen(shared->cache_salt) : 0,
       .user = o,
   };
-  r.sampling.seed = seed_of_choice(r.sampling.seed, o->index % j->n);
+  r.sampling.seed = seed_of_choice(r.sampling.seed, o->index % shared->n);
   return t->port.submit(t->port.self, &r, e);
 }
 
 static void abort_choices(struct threads *t, struct call *c) {
-  c->aborting = true;
   for (int i = 0; i < c->n_choices; i++)
     if (c->choices[i].request) t->port.abort(t->port.self, c->choices[i].request);
+}
+
+/* Nobody will read what is still to come. */
+static void drop_call(struct threads *t, struct call *c) {
+  c->aborting = true;
+  abort_choices(t, c);
 }
 
 static void submit_call(struct threads *t, struct call *c) {
@@ -152,7 +178,7 @@ static void submit_call(struct threads *t, struct call *c) {
   }
   c->next_active = t->active;
   t->active = c;
-  if (c->failure.status) abort_choices(t, c); /* all or none; the error goes out with the last of them */
+  if (c->failure.status) drop_call(t, c); /* all or none; the error goes out with the last of them */
 }
 
 static void unlink_active(struct threads *t, struct call *c) {
@@ -161,18 +187,18 @@ static void unlink_active(struct threads *t, struct call *c) {
   *at = c->next_active;
 }
 
-static void copy_tokens(struct message *m, const struct cygnet_event *ev) {
+/* n tokens with their alternatives; both owned. */
+static int copy_tokens(const struct cygnet_token *from, size_t n, struct message_token **tokens, struct cygnet_logprob **tops) {
   size_t n_tops = 0;
-  for (size_t i = 0; i < ev->n_tokens; i++) n_tops += (size_t)ev->tokens[i].n_top;
-  m->tokens = xcalloc(ev->n_tokens + 1, sizeof *m->tokens);
-  m->tops = xcalloc(n_tops + 1, sizeof *m->tops);
-  m->n_tokens = (int)ev->n_tokens;
+  for (size_t i = 0; i < n; i++) n_tops += (size_t)from[i].n_top;
+  *tokens = xcalloc(n + 1, sizeof **tokens);
+  *tops = xcalloc(n_tops + 1, sizeof **tops);
   int at = 0;
-  for (size_t i = 0; i < ev->n_tokens; i++) {
-    const struct cygnet_token *token = &ev->tokens[i];
-    m->tokens[i] = (struct message_token){token->id, token->logprob, at, token->n_top};
-    for (int k = 0; k < token->n_top; k++) m->tops[at++] = token->top[k];
+  for (size_t i = 0; i < n; i++) {
+    (*tokens)[i] = (struct message_token){from[i].id, from[i].logprob, at, from[i].n_top};
+    for (int k = 0; k < from[i].n_top; k++) (*tops)[at++] = from[i].top[k];
   }
+  return (int)n;
 }
 
 static void take_event(struct threads *t, const struct cygnet_event *ev) {
@@ -181,7 +207,7 @@ static void take_event(struct threads *t, const struct cygnet_event *ev) {
   if (ev->finish == CYGNET_FINISH_ERROR && !c->failure.status && !c->aborting) {
     error_from_engine(&c->failure, &ev->error);
     o->request = 0; /* it is over; only the others are to be aborted */
-    abort_choices(t, c);
+    drop_call(t, c);
   }
   if (ev->finish) {
     o->request = 0;
@@ -197,13 +223,20 @@ static void take_event(struct threads *t, const struct cygnet_event *ev) {
   m->last = last;
   m->choice = o->index;
   buf_append(&m->text, ev->text, ev->n_text);
-  if (c->job.logprobs >= 0 && ev->n_tokens) copy_tokens(m, ev);
+  if (ev->n_tokens && (c->job.want_ids || job_of_prompt(&c->job, o->prompt)->logprobs >= 0))
+    m->n_tokens = copy_tokens(ev->tokens, ev->n_tokens, &m->tokens, &m->tops);
+  if (ev->n_prompt) m->n_prompt = copy_tokens(ev->prompt, ev->n_prompt, &m->prompt, &m->prompt_tops);
   m->finish = ev->finish;
   m->matched_stop = ev->matched_stop;
   m->matched_id = ev->matched_id;
   m->prompt_tokens = ev->prompt_tokens;
   m->cached_tokens = ev->cached_tokens;
   m->completion_tokens = ev->completion_tokens;
+  m->n_retractions = ev->n_retractions;
+  m->queue_ms = ev->queue_ms;
+  m->prefill_ms = ev->prefill_ms;
+  m->decode_ms = ev->decode_ms;
+  m->at_ns = clock_ns();
   send_message(t, m);
 }
 
@@ -215,14 +248,64 @@ static void publish_stats(struct threads *t) {
   pthread_mutex_unlock(&t->stats_mutex);
 }
 
+/* Rules 3 and 6 of call.h. */
+static void look_at_active(struct threads *t, bool stop) {
+  for (struct call *c = t->active; c; c = c->next_active) {
+    if (c->aborting) continue;
+    if (stop || atomic_load(&c->cancelled)) {
+      drop_call(t, c);
+      continue;
+    }
+    bool all = atomic_load(&c->abort_wanted) && atomic_exchange(&c->abort_wanted, false); /* once is enough */
+    for (int i = 0; i < c->n_choices; i++) {
+      struct choice *o = &c->choices[i];
+      if (o->request && (all || (atomic_load(&o->abort_wanted) && atomic_exchange(&o->abort_wanted, false))))
+        t->port.abort(t->port.self, o->request);
+    }
+  }
+}
+
+/* Answers the control calls whose moment has come: done, too late, or nobody wants to know any more. */
+static void look_at_controls(struct threads *t, bool stop) {
+  for (struct call **at = &t->controls, *c; (c = *at);) {
+    enum message_kind kind = MESSAGE_GONE;
+    struct api_error e;
+    if (!stop && !atomic_load(&c->cancelled)) {
+      struct cygnet_stats now;
+      t->port.stats(t->port.self, &now);
+      if (t->port.flush(t->port.self) == 0) {
+        kind = MESSAGE_REPLY;
+      } else if (clock_ns() >= c->control_deadline_ns) {
+        api_error_set(&e, 400, "not_idle", NULL, "the cache was not flushed: %d requests are running and %d are waiting", now.n_running,
+                      now.n_waiting);
+        kind = MESSAGE_ERROR;
+      } else {
+        at = &c->next_active;
+        continue;
+      }
+    }
+    *at = c->next_active;
+    send_last(t, c, kind, kind == MESSAGE_ERROR ? &e : NULL);
+  }
+}
+
+static void take_call(struct threads *t, struct call *c) {
+  if (!c->control) {
+    submit_call(t, c);
+    return;
+  }
+  c->next_active = t->controls;
+  t->controls = c;
+}
+
 static void *engine_main(void *arg) {
-  struct threads *t = arg;
+  struct loop *loop = arg;
+  struct threads *t = loop->threads;
   for (;;) {
-    for (struct call *c; (c = queue_pop(t->to_engine));) submit_call(t, c);
+    for (struct call *c; (c = queue_pop(t->to_engine));) take_call(t, c);
     bool stop = atomic_load(&t->engine_stop);
-    if (stop && !t->active) break;
-    for (struct call *c = t->active; c; c = c->next_active)
-      if (!c->aborting && (stop || atomic_load(&c->cancelled))) abort_choices(t, c);
+    if (stop && !t->active && !t->controls) break;
+    look_at_active(t, stop);
 
     atomic_store(&t->step_started_ns, clock_ns());
     int busy = t->port.step(t->port.self);
@@ -232,37 +315,41 @@ static void *engine_main(void *arg) {
       take_event(t, &ev);
       busy = 1;
     }
+    look_at_controls(t, stop);
     publish_stats(t);
-    if (!busy) queue_wait(t->to_engine, t->active ? 5 : -1);
+    if (!busy) queue_wait(t->to_engine, t->active || t->controls || stop ? TURN_MS : -1);
   }
-  atomic_store(&t->engine_done, true);
+  atomic_store(&loop->done, true);
   queue_wake(t->to_io);
   return NULL;
 }
 
 /* ---- life --------------------------------------------------------------------------------------------------------------- */
 
-struct threads *threads_start(const struct port *port, int calls_max, threads_prepare prepare, void *ctx, struct err *e) {
+static int loop_start(struct threads *t, struct loop *loop, void *(*loop_main)(void *), struct err *e) {
+  loop->threads = t;
+  if (pthread_create(&loop->thread, NULL, loop_main, loop)) return err_set(e, ERR_IO, "cannot start a thread");
+  loop->started = true;
+  return 0;
+}
+
+struct threads *threads_start(const struct port *port, int calls_max, int n_prep, threads_prepare prepare, void *ctx, struct err *e) {
   struct threads *t = xcalloc(1, sizeof *t);
   t->port = *port;
   t->prepare = prepare;
   t->ctx = ctx;
   t->spill_end = &t->spill;
   pthread_mutex_init(&t->stats_mutex, NULL);
+  pthread_mutex_init(&t->prep_mutex, NULL);
+  t->n_prep = n_prep;
+  t->prep = xcalloc((size_t)n_prep, sizeof *t->prep);
   t->to_prep = queue_new(calls_max, e);
   t->to_engine = t->to_prep ? queue_new(calls_max, e) : NULL;
   t->to_io = t->to_engine ? queue_new(TO_IO_CAPACITY, e) : NULL;
   if (!t->to_io) goto fail;
-  if (pthread_create(&t->prep_thread, NULL, prep_main, t)) {
-    err_set(e, ERR_IO, "cannot start a thread");
-    goto fail;
-  }
-  t->prep_started = true;
-  if (pthread_create(&t->engine_thread, NULL, engine_main, t)) {
-    err_set(e, ERR_IO, "cannot start a thread");
-    goto fail;
-  }
-  t->engine_started = true;
+  for (int i = 0; i < n_prep; i++)
+    if (loop_start(t, &t->prep[i], prep_main, e)) goto fail;
+  if (loop_start(t, &t->engine, engine_main, e)) goto fail;
   return t;
 fail:
   threads_stop(t);
@@ -277,6 +364,11 @@ void threads_cancel(struct threads *t, struct call *c) {
   queue_wake(t->to_engine);
 }
 
+void threads_abort(struct threads *t, atomic_bool *wanted) {
+  atomic_store(wanted, true);
+  queue_wake(t->to_engine);
+}
+
 int threads_fd(const struct threads *t) { return queue_fd(t->to_io); }
 struct message *threads_next(struct threads *t) {
   struct message *m = t->spill;
@@ -288,28 +380,29 @@ struct message *threads_next(struct threads *t) {
 void threads_wake(struct threads *t) { queue_wake(t->to_io); }
 
 /* Wait for a thread to say that it is done, keeping to_io empty so that it cannot get stuck on a full queue. */
-static void join(struct threads *t, pthread_t thread, atomic_bool *done) {
-  for (;;) {
-    bool finished = atomic_load(done);
+static void join(struct threads *t, struct loop *loop) {
+  while (loop->started) {
+    bool finished = atomic_load(&loop->done);
     for (struct message *m; (m = queue_pop(t->to_io));) {
       *t->spill_end = m;
       t->spill_end = &m->next;
     }
-    if (finished) break;
-    if (!atomic_load(done)) queue_wait(t->to_io, -1); /* asked again: finding no message took the thread's last wake-up back */
+    if (finished) {
+      pthread_join(loop->thread, NULL);
+      loop->started = false;
+    } else if (!atomic_load(&loop->done)) {
+      queue_wait(t->to_io, -1); /* asked again: finding no message took the thread's last wake-up back */
+    }
   }
-  pthread_join(thread, NULL);
 }
 
 void threads_stop(struct threads *t) {
   atomic_store(&t->prep_stop, true);
   if (t->to_prep) queue_wake(t->to_prep);
-  if (t->prep_started) join(t, t->prep_thread, &t->prep_done);
-  t->prep_started = false;
+  for (int i = 0; i < t->n_prep; i++) join(t, &t->prep[i]);
   atomic_store(&t->engine_stop, true); /* only now: what prep handed over is in its queue */
   if (t->to_engine) queue_wake(t->to_engine);
-  if (t->engine_started) join(t, t->engine_thread, &t->engine_done);
-  t->engine_started = false;
+  join(t, &t->engine);
 }
 
 void threads_delete(struct threads *t) {
@@ -317,7 +410,9 @@ void threads_delete(struct threads *t) {
   queue_delete(t->to_prep);
   queue_delete(t->to_engine);
   queue_delete(t->to_io);
+  free(t->prep);
   pthread_mutex_destroy(&t->stats_mutex);
+  pthread_mutex_destroy(&t->prep_mutex);
   free(t);
 }
 

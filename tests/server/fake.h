@@ -5,6 +5,9 @@
  *   !hold=N     N steps before the first token            !delay=N   each step lasts N ms
  *   !fail=N     error after N tokens                      !refuse=N  submit fails with status N
  *   !params     the text is the parameters that arrived   !seed      the text is the seed
+ *   !extras     the text is more of them                  !retract=N pushed back N times
+ *   !cached=N   prompt tokens from the cache (else half)
+ * With ignore_eos the text is said again and again up to max_tokens. Token i of a prompt has the log-probability -i/8, its k-th alternative 1 less each.
  */
 #ifndef CYGNET_TEST_FAKE_H
 #define CYGNET_TEST_FAKE_H
@@ -12,6 +15,7 @@
 #include "test.h"
 
 #include <arpa/inet.h>
+#include <math.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -42,7 +46,8 @@ struct fake_request {
   void *user;
   char text[8192];
   int n_text, at; /* bytes = tokens */
-  int hold, delay_ms, fail_at, n_prompt, logprobs;
+  int hold, delay_ms, fail_at, n_prompt, logprobs, prompt_logprobs, n_cached, n_retractions;
+  int32_t *prompt; /* owned; only with prompt_logprobs */
   enum cygnet_finish end;
   int matched_stop, matched_id;
   bool aborted;
@@ -58,6 +63,8 @@ struct fake {
   char texts[FAKE_SLOTS][8];
   struct cygnet_token tokens[FAKE_SLOTS];
   struct cygnet_logprob tops[FAKE_SLOTS][24];
+  struct cygnet_token *prompts[FAKE_SLOTS]; /* owned; with prompt_tops */
+  struct cygnet_logprob *prompt_tops[FAKE_SLOTS];
   int n_events, next_event;
   atomic_int running;   /* for tests, any thread */
   atomic_int steps;     /* likewise */
@@ -162,6 +169,9 @@ static void fake_script(struct fake_request *q, const struct cygnet_request *r, 
              s->temperature, s->top_k, s->top_p, s->min_p, s->frequency_penalty, s->presence_penalty, s->repetition_penalty, s->has_seed,
              (unsigned long long)s->seed, s->min_tokens, s->n_bias, r->max_tokens, r->n_stop, r->n_stop_ids, r->keep_stop, r->ignore_eos,
              r->show_special);
+  } else if (strstr(prompt, "!extras")) {
+    snprintf(q->text, sizeof q->text, "priority=%d salt=%.*s logprobs=%d prompt=%d", r->priority, (int)r->n_cache_salt,
+             r->cache_salt ? r->cache_salt : "", r->logprobs, r->prompt_logprobs);
   } else if (strstr(prompt, "!seed")) {
     snprintf(q->text, sizeof q->text, "%llu", (unsigned long long)r->sampling.seed);
   } else if (say) {
@@ -183,6 +193,10 @@ static void fake_script(struct fake_request *q, const struct cygnet_request *r, 
     q->n_text = (int)(at - q->text);
     q->matched_stop = (int)i;
     q->matched_id = -1;
+  }
+  if (r->ignore_eos && q->matched_stop < 0 && q->n_text && !strstr(prompt, "!params")) {
+    int n = q->n_text;
+    for (; q->n_text < MIN(r->max_tokens, (int)sizeof q->text - 1); q->n_text++) q->text[q->n_text] = q->text[q->n_text - n];
   }
   if (r->max_tokens >= 0 && q->n_text >= r->max_tokens && !strstr(prompt, "!params")) {
     q->n_text = r->max_tokens;
@@ -216,10 +230,18 @@ static uint64_t fake_submit(void *self, const struct cygnet_request *r, struct c
                              .n_prompt = (int)r->n_prompt,
                              .fail_at = -1,
                              .logprobs = r->logprobs,
+                             .prompt_logprobs = r->prompt_logprobs,
+                             .n_cached = (int)r->n_prompt / 2,
                              .seed = r->sampling.seed};
   fake_word(prompt, "!hold=", &q->hold);
   fake_word(prompt, "!delay=", &q->delay_ms);
   fake_word(prompt, "!fail=", &q->fail_at);
+  fake_word(prompt, "!cached=", &q->n_cached);
+  fake_word(prompt, "!retract=", &q->n_retractions);
+  if (r->prompt_logprobs) {
+    q->prompt = malloc(r->n_prompt * sizeof *q->prompt);
+    memcpy(q->prompt, r->prompt, r->n_prompt * sizeof *q->prompt);
+  }
   fake_script(q, r, prompt);
   free(prompt);
   atomic_fetch_add(&f->submits, 1);
@@ -235,6 +257,30 @@ static void fake_abort(void *self, uint64_t number) {
     }
 }
 
+static void fake_put_prompt(struct fake *f, struct fake_request *q, int i) {
+  struct cygnet_event *ev = &f->events[i];
+  int from = q->prompt_logprobs - 1, n_top = q->logprobs > 1 ? q->logprobs - 1 : 0;
+  struct cygnet_token *t = f->prompts[i] = calloc((size_t)q->n_prompt, sizeof *t);
+  struct cygnet_logprob *top = f->prompt_tops[i] = calloc((size_t)(q->n_prompt * n_top + 1), sizeof *top);
+  for (int at = from; at < q->n_prompt; at++, t++) {
+    *t = (struct cygnet_token){q->prompt[at], at ? -(float)at / 8 : NAN, top, at ? n_top : 0};
+    for (int k = 0; k < t->n_top; k++) *top++ = (struct cygnet_logprob){(q->prompt[at] + k) % 256, -(float)at / 8 - (float)k};
+  }
+  ev->prompt = f->prompts[i];
+  ev->n_prompt = (size_t)(q->n_prompt - from);
+  free(q->prompt);
+  q->prompt = NULL;
+}
+
+static void fake_drop_prompts(struct fake *f) {
+  for (int i = 0; i < FAKE_SLOTS; i++) {
+    free(f->prompts[i]);
+    free(f->prompt_tops[i]);
+    f->prompts[i] = NULL;
+    f->prompt_tops[i] = NULL;
+  }
+}
+
 /* One token of one request → an event; text only when it completes a character. */
 static void fake_advance(struct fake *f, struct fake_request *q) {
   int i = f->n_events++;
@@ -245,9 +291,14 @@ static void fake_advance(struct fake *f, struct fake_request *q) {
                               .matched_stop = -1,
                               .matched_id = -1,
                               .prompt_tokens = q->n_prompt,
-                              .cached_tokens = q->n_prompt / 2,
+                              .cached_tokens = q->n_cached,
+                              .n_retractions = q->n_retractions,
+                              .queue_ms = 1,
+                              .prefill_ms = 2,
+                              .decode_ms = q->at,
                               .seed = q->seed};
   f->texts[i][0] = 0;
+  if (q->prompt && !q->aborted) fake_put_prompt(f, q, i);
   if (q->aborted || q->at == q->fail_at) {
     ev->finish = q->aborted ? CYGNET_FINISH_ABORT : CYGNET_FINISH_ERROR;
     ev->error.status = 500;
@@ -275,6 +326,8 @@ static void fake_advance(struct fake *f, struct fake_request *q) {
   ev->completion_tokens = q->at;
   if (ev->finish) {
     f->n_finished++;
+    free(q->prompt);
+    q->prompt = NULL;
     q->number = 0;
   }
 }
@@ -283,6 +336,7 @@ static int fake_step(void *self) {
   struct fake *f = self;
   int delay_ms = 0, n = 0;
   f->n_events = f->next_event = 0;
+  fake_drop_prompts(f);
   bool done[FAKE_SLOTS] = {false};
   for (int turn = 0; turn < FAKE_SLOTS; turn++) { /* oldest first */
     struct fake_request *q = NULL;
@@ -317,7 +371,10 @@ static int fake_next_event(void *self, struct cygnet_event *ev) {
 
 static void fake_stats(void *self, struct cygnet_stats *out) {
   struct fake *f = self;
-  *out = (struct cygnet_stats){.n_steps = f->n_steps, .n_finished = f->n_finished};
+  int n = 0;
+  for (int i = 0; i < FAKE_SLOTS; i++) n += f->slots[i].number != 0;
+  *out = (struct cygnet_stats){
+      .n_steps = f->n_steps, .n_finished = f->n_finished, .n_running = MIN(n, f->max_running), .n_waiting = MAX(n - f->max_running, 0)};
 }
 
 static int fake_flush(void *self) {
@@ -382,6 +439,7 @@ static UNUSED struct fixture *fixture_start(const struct serve_options *o, int m
 static UNUSED void fixture_join(struct fixture *f) {
   pthread_join(f->thread, NULL);
   serve_close(f->serve);
+  fake_drop_prompts(&f->fake);
   free(f);
 }
 static UNUSED void fixture_stop(struct fixture *f) {
@@ -552,6 +610,32 @@ static UNUSED int client_get(int port, const char *path, struct answer *a) {
   client_read(fd, a);
   close(fd);
   return a->status;
+}
+
+/* ---- ranges of fields ------------------------------------------------------------------------------------------------- */
+
+struct range {
+  const char *field, *good[5], *bad[7]; /* JSON values */
+};
+
+/* Each value of each field, put in between before and after: good ones are 200; bad ones are 400 with the field's name, or no JSON at all. */
+static UNUSED void check_ranges(int port, const char *path, const char *before, const char *after, const struct range *table, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    for (size_t k = 0; k < ARRAY_LEN(table->good) + ARRAY_LEN(table->bad); k++) {
+      bool good = k < ARRAY_LEN(table->good);
+      const char *value = good ? table[i].good[k] : table[i].bad[k - ARRAY_LEN(table->good)];
+      if (!value) continue;
+      char body[700], param[100];
+      struct answer a;
+      snprintf(body, sizeof body, "%s\"%s\":%s%s", before, table[i].field, value, after);
+      client_ask(port, path, body, &a);
+      if (a.status != (good ? 200 : 400)) fail_msg("%s %s: status %d: %s", path, body, a.status, buf_cstr(&a.body));
+      snprintf(param, sizeof param, "\"param\":\"%s\"", table[i].field);
+      if (!good && !strstr(a.body.data, param) && !strstr(a.body.data, "invalid_json")) fail_msg("%s: %s", body, a.body.data);
+      if (!good && (!strstr(a.body.data, "\"error\":{\"message\":\"") || !utf8_valid(a.body.data, a.body.len)))
+        fail_msg("%s: %s", body, a.body.data);
+      answer_free(&a);
+    }
 }
 
 #endif

@@ -591,6 +591,62 @@ static void bodies_together(void **state) { /* many large bodies at once: 503, a
   fixture_stop(f);
 }
 
+/* ---- the layer alone ------------------------------------------------------------------------------------------------------- */
+
+static void stream_events(void *ctx, struct http_exchange *x) {
+  struct http_server **s = ctx;
+  if (str_is(x->head.path, "/stop")) {
+    http_reply(x, 200, NULL, NULL, 0);
+    http_no_keep_alive(*s);
+    http_after(*s, 20, (void (*)(void *))http_stop, *s);
+    return;
+  }
+  http_sse_begin(x);
+  assert_true(http_sse_event(x, "message_start", "{\"a\":1}", 7));
+  assert_true(http_sse_send(x, "[DONE]", 6));
+  assert_true(http_sse_event(x, "ping", "", 0));
+  http_sse_end(x);
+}
+static void nothing(void *ctx, struct http_exchange *x) { (void)ctx, (void)x; }
+static void count_done(void *ctx, const struct http_exchange *x, int status) {
+  (void)ctx;
+  assert_int_equal(status, 200);
+  assert_true(x->request_id[0] && x->started_ns && !strcmp(x->peer, "127.0.0.1"));
+  if (!str_is(x->head.path, "/stop"))
+    assert_int_equal(x->answer_bytes, strlen("event: message_start\ndata: {\"a\":1}\n\ndata: [DONE]\n\nevent: ping\ndata: \n\n"));
+}
+static void *run_server(void *s) {
+  http_run(s);
+  return NULL;
+}
+
+static void named_events(void **state) {
+  (void)state;
+  struct http_server *s = NULL;
+  struct err e;
+  const struct http_handlers h = {.on_request = stream_events, .on_closed = nothing, .on_done = count_done, .ctx = &s};
+  s = http_listen("127.0.0.1", 0, NULL, NULL, &h, &e);
+  assert_non_null(s);
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, run_server, s), 0);
+  for (int minor = 0; minor < 2; minor++) {
+    struct answer a;
+    char head[100];
+    int fd = client_connect(http_port(s));
+    snprintf(head, sizeof head, "GET / HTTP/1.%d\r\nHost: localhost\r\n\r\n", minor);
+    client_puts(fd, head);
+    client_read(fd, &a);
+    assert_string_equal(a.body.data, "event: message_start\ndata: {\"a\":1}\n\ndata: [DONE]\n\nevent: ping\ndata: \n\n");
+    answer_free(&a);
+    close(fd);
+  }
+  struct answer a;
+  assert_int_equal(client_get(http_port(s), "/stop", &a), 200);
+  answer_free(&a);
+  pthread_join(thread, NULL);
+  http_delete(s);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(heads),
     cmocka_unit_test(head_fields),
@@ -609,5 +665,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(keep_alive_and_close),
     cmocka_unit_test(expect_continue),
     cmocka_unit_test(bodies_together),
+    cmocka_unit_test(named_events),
 };
 TEST_MAIN(tests)

@@ -163,6 +163,153 @@ static void role_orders(void **state) { /* every order of up to four roles is an
   close_model(f, c);
 }
 
+static const json_t *meta_of(const json_t *answer, const char *name) { return json_object_get(json_object_get(answer, "meta_info"), name); }
+
+/* The last item of a native stream: all of it. */
+static json_t *native_streamed(int port, const char *body) {
+  struct answer a;
+  json_error_t e;
+  json_t *last = NULL;
+  assert_int_equal(client_ask(port, "/generate", body, &a), 200);
+  const char *end;
+  for (const char *p = buf_cstr(&a.body); (end = strstr(p, "\n\n")) && strncmp(p, "data: [DONE]", 12); p = end + 2) {
+    json_decref(last);
+    last = json_loadb(p + 6, (size_t)(end - p) - 6, JSON_ALLOW_NUL, &e);
+    assert_non_null(last);
+  }
+  answer_free(&a);
+  return last;
+}
+
+/* One greedy answer, whatever the dialect, whole or streamed, from text or from its ids. */
+static void same_by_every_road(void **state) {
+  (void)state;
+  struct cygnet *c;
+  struct fixture *f = open_model(&c, 256);
+  static const char *const prompts[] = {"Hello there", "Once upon a time, in", "\\u00e9\\ud83d\\ude00 <b>", "1 2 3 4"};
+  for (size_t i = 0; i < ARRAY_LEN(prompts); i++) {
+    char body[600];
+    struct buf text, ids;
+    buf_init(&text, 0);
+    buf_init(&ids, 0);
+    const char *const wish = "\"sampling_params\":{\"temperature\":0,\"max_new_tokens\":30,\"ignore_eos\":true}";
+    snprintf(body, sizeof body, "{\"prompt\":\"%s\",\"temperature\":0,\"max_tokens\":30,\"ignore_eos\":true}", prompts[i]);
+    json_t *openai = ask_json(f->port, "/v1/completions", body, 200);
+    snprintf(body, sizeof body, "{\"prompt\":\"%s\",\"temperature\":0,\"max_tokens\":30,\"ignore_eos\":true,\"stream\":true}", prompts[i]);
+    streamed(f->port, body, &text);
+    json_t *deltas = json_stringn(buf_cstr(&text), text.len);
+    snprintf(body, sizeof body, "{\"text\":\"%s\",\"return_prompt_token_ids\":true,%s}", prompts[i], wish);
+    json_t *native = ask_json(f->port, "/generate", body, 200);
+    snprintf(body, sizeof body, "{\"text\":\"%s\",\"stream\":true,%s}", prompts[i], wish);
+    json_t *native_stream = native_streamed(f->port, body);
+    json_put(&ids, json_object_get(native, "prompt_token_ids"));
+    snprintf(body, sizeof body, "{\"input_ids\":[%s],\"return_logprob\":true,%s}", ids.data, wish);
+    json_t *batch = ask_json(f->port, "/generate", body, 200);
+    const json_t *from_ids = json_array_get(batch, 0);
+
+    assert_true(json_equal(text_of(openai, 0), deltas));
+    assert_true(json_equal(text_of(openai, 0), json_object_get(native, "text")));
+    assert_true(json_equal(json_object_get(native_stream, "text"), json_object_get(native, "text")));
+    assert_true(json_equal(json_object_get(from_ids, "text"), json_object_get(native, "text")));
+    assert_true(json_equal(json_object_get(native_stream, "output_ids"), json_object_get(native, "output_ids")));
+    assert_true(json_equal(json_object_get(from_ids, "output_ids"), json_object_get(native, "output_ids")));
+    assert_int_equal(json_array_size(json_object_get(native, "output_ids")), 30);
+    assert_int_equal(json_integer_value(meta_of(native, "completion_tokens")), 30);
+    assert_int_equal(json_array_size(meta_of(from_ids, "output_token_logprobs")), 30);
+    assert_int_equal(usage_of(openai, "prompt_tokens"), json_integer_value(meta_of(native, "prompt_tokens")));
+    json_t *all[] = {openai, deltas, native, native_stream, batch};
+    for (size_t k = 0; k < ARRAY_LEN(all); k++) json_decref(all[k]);
+    buf_free(&text);
+    buf_free(&ids);
+  }
+  close_model(f, c);
+}
+
+/* What a token is worth is the same when it is generated and when it stands in a prompt; both dialects say it. */
+static void prompt_logprobs(void **state) {
+  (void)state;
+  struct cygnet *c;
+  struct fixture *f = open_model(&c, 256);
+  json_t *made = ask_json(f->port, "/generate",
+                          "{\"text\":\"Hello there\",\"return_prompt_token_ids\":true,\"return_logprob\":true,\"top_logprobs_num\":2,"
+                          "\"sampling_params\":{\"temperature\":1,\"sampling_seed\":5,\"max_new_tokens\":40,\"ignore_eos\":true}}",
+                          200);
+  json_t *ids = json_deep_copy(json_object_get(made, "prompt_token_ids"));
+  size_t n_prompt = json_array_size(ids), n = n_prompt + 40;
+  json_array_extend(ids, json_object_get(made, "output_ids"));
+  struct buf text, body;
+  buf_init(&text, 0);
+  buf_init(&body, 0);
+  json_put(&text, ids);
+  buf_printf(&body,
+             "{\"input_ids\":%s,\"return_logprob\":true,\"logprob_start_len\":0,\"top_logprobs_num\":2,"
+             "\"sampling_params\":{\"max_new_tokens\":0}}",
+             text.data);
+  json_t *native = ask_json(f->port, "/generate", body.data, 200);
+  buf_clear(&body);
+  buf_printf(&body, "{\"input_ids\":%s,\"return_logprob\":true,\"logprob_start_len\":7,\"sampling_params\":{\"max_new_tokens\":0}}",
+             text.data);
+  json_t *tail = ask_json(f->port, "/generate", body.data, 200);
+  buf_clear(&body);
+  buf_printf(&body, "{\"prompt\":%s,\"echo\":true,\"logprobs\":1,\"max_tokens\":0}", text.data);
+  json_t *echo = ask_json(f->port, "/v1/completions", body.data, 200);
+
+  const json_t *input = meta_of(native, "input_token_logprobs"), *output = meta_of(made, "output_token_logprobs");
+  const json_t *legacy = json_object_get(choice(echo, 0), "logprobs"), *worth = json_object_get(legacy, "token_logprobs");
+  assert_int_equal(json_array_size(input), n);
+  assert_int_equal(json_array_size(meta_of(tail, "input_token_logprobs")), n - 7);
+  assert_int_equal(json_array_size(worth), n);
+  assert_int_equal(json_array_size(json_object_get(legacy, "text_offset")), n);
+  assert_true(json_is_null(json_array_get(json_array_get(input, 0), 0)));
+  assert_true(json_is_null(json_array_get(worth, 0)));
+  for (size_t i = 1; i < n; i++) {
+    const json_t *triple = json_array_get(input, i);
+    double logprob = json_number_value(json_array_get(triple, 0));
+    assert_true(json_is_number(json_array_get(triple, 0)) && logprob <= 0);
+    assert_true(json_equal(json_array_get(triple, 1), json_array_get(ids, i)));
+    assert_true(fabs(json_number_value(json_array_get(worth, i)) - logprob) < 1e-6);
+    const json_t *top = json_array_get(json_array_get(meta_of(native, "input_top_logprobs"), i), 0);
+    assert_true(json_number_value(json_array_get(top, 0)) >= logprob);
+    if (i >= 7) assert_true(json_equal(json_array_get(meta_of(tail, "input_token_logprobs"), i - 7), triple));
+    if (i >= n_prompt) assert_true(json_equal(json_array_get(output, i - n_prompt), triple)); /* to the last digit */
+  }
+  json_t *all[] = {made, ids, native, tail, echo};
+  for (size_t k = 0; k < ARRAY_LEN(all); k++) json_decref(all[k]);
+  buf_free(&text);
+  buf_free(&body);
+  close_model(f, c);
+}
+
+static void content_parts(void **state) { /* every legal mix is answered, what is not names the part */
+  (void)state;
+  struct cygnet *c;
+  struct fixture *f = open_model(&c, 256);
+  static const struct {
+    const char *content, *error; /* NULL: answered */
+  } table[] = {{"\"hi\"", NULL},
+               {"\"\"", NULL},
+               {"null", NULL},
+               {"[]", NULL},
+               {"[{\"type\":\"text\",\"text\":\"hi\"}]", NULL},
+               {"[{\"type\":\"text\",\"text\":\"hi\"},{\"type\":\"text\",\"text\":\"there\"}]", NULL},
+               {"[{\"type\":\"text\"}]", "messages[0].content[0].text"},
+               {"[{\"type\":\"text\",\"text\":\"hi\"},{\"type\":\"zzz\"}]", "messages[0].content[1].type"},
+               {"[{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:,\",\"detail\":\"low\"}}]", "messages[0].content[0]"},
+               {"[{\"type\":\"image_url\",\"image_url\":\"data:,\"}]", "messages[0].content[0]"},
+               {"[\"hi\"]", "messages[0].content[0]"},
+               {"{\"type\":\"text\"}", "messages[0].content"},
+               {"5", "messages[0].content"}};
+  for (size_t i = 0; i < ARRAY_LEN(table); i++) {
+    char body[300];
+    snprintf(body, sizeof body, "{\"max_tokens\":1,\"messages\":[{\"role\":\"User\",\"content\":%s}]}", table[i].content);
+    json_t *v = ask_json(f->port, "/v1/chat/completions", body, table[i].error ? 400 : 200);
+    const char *message = json_string_value(json_object_get(json_object_get(v, "error"), "message"));
+    if (table[i].error && !strstr(message, table[i].error)) fail_msg("%s: %s", body, message);
+    json_decref(v);
+  }
+  close_model(f, c);
+}
+
 static void *same_question(void *arg) {
   int port = *(int *)arg;
   json_t *v = ask_json(port, "/v1/completions", "{\"prompt\":\"Once upon a time\",\"max_tokens\":24,\"temperature\":0,\"ignore_eos\":true}",
@@ -203,8 +350,9 @@ static void pages_come_back(void **state) { /* clients leave in every phase; not
   for (int i = 0;; i++) {
     struct answer a;
     assert_int_equal(client_get(f->port, "/server_info", &a), 200);
-    bool idle = strstr(a.body.data, "\"n_running\":0,\"n_waiting\":0,\"full_used_tokens\":0,\"swa_used_tokens\":0") &&
-                strstr(a.body.data, "\"calls\":0");
+    static const char *const nothing[] = {"\"n_running\":0,\"n_waiting\":0", "\"full_used_tokens\":0,\"swa_used_tokens\":0", "\"calls\":0"};
+    bool idle = true;
+    for (size_t k = 0; k < ARRAY_LEN(nothing); k++) idle &= strstr(a.body.data, nothing[k]) != NULL;
     if (!idle && i == 200) fail_msg("%s", a.body.data);
     answer_free(&a);
     if (idle) break;
@@ -214,8 +362,10 @@ static void pages_come_back(void **state) { /* clients leave in every phase; not
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(stream_is_whole),   cmocka_unit_test(parameters_reach_the_sampler),
-    cmocka_unit_test(context_ends),      cmocka_unit_test(role_orders),
-    cmocka_unit_test(together_as_alone), cmocka_unit_test(pages_come_back),
+    cmocka_unit_test(stream_is_whole), cmocka_unit_test(parameters_reach_the_sampler),
+    cmocka_unit_test(context_ends),    cmocka_unit_test(same_by_every_road),
+    cmocka_unit_test(prompt_logprobs), cmocka_unit_test(content_parts),
+    cmocka_unit_test(role_orders),     cmocka_unit_test(together_as_alone),
+    cmocka_unit_test(pages_come_back),
 };
 TEST_MAIN(tests)

@@ -83,7 +83,7 @@ static void stream_free(struct stream *s) {
   for (int i = 0; i < s->n; i++) json_decref(s->chunks[i]);
 }
 
-static void stream_text(const char *where, const struct stream *s, int index, struct buf *out) {
+static void stream_text(const struct stream *s, int index, struct buf *out) {
   for (int i = 0; i < s->n; i++) {
     const json_t *choices = json_object_get(s->chunks[i], "choices"), *c;
     size_t k;
@@ -92,7 +92,6 @@ static void stream_text(const char *where, const struct stream *s, int index, st
       const json_t *text = json_object_get(c, "delta") ? json_object_get(json_object_get(c, "delta"), "content")
                                                        : json_object_get(c, "text");
       if (!text) continue;
-      if (strstr(json_string_value(text), "\xef\xbf\xbd")) fail_msg("%s: a delta holds part of a character", where);
       buf_append(out, json_string_value(text), json_string_length(text));
     }
   }
@@ -174,7 +173,7 @@ static void check_line(const char *where, char *line, const struct answer *a, co
   } else if (!strncmp(line, "stream", 6)) {
     struct buf text;
     buf_init(&text, 0);
-    stream_text(where, s, line[6] == '.' ? atoi(line + 7) : 0, &text);
+    stream_text(s, line[6] == '.' ? atoi(line + 7) : 0, &text);
     json_t *found = json_stringn(buf_cstr(&text), text.len);
     check_value(where, found, "", rest);
     json_decref(found);
@@ -193,11 +192,65 @@ static void check_line(const char *where, char *line, const struct answer *a, co
   }
 }
 
-/* The same request as a stream: deltas = text, for each choice. */
+/* Arrays of the log-probabilities of one choice, put together from its chunks: "content", or the four of the old shape. */
+static json_t *stream_logprobs(const struct stream *s, int index) {
+  json_t *all = json_object();
+  for (int i = 0; i < s->n; i++) {
+    const json_t *choices = json_object_get(s->chunks[i], "choices"), *c;
+    size_t k;
+    json_array_foreach(choices, k, c) {
+      const char *key;
+      json_t *v;
+      if (json_integer_value(json_object_get(c, "index")) != index) continue;
+      json_object_foreach(json_object_get(c, "logprobs"), key, v) {
+        if (!json_is_array(v)) continue;
+        if (!json_object_get(all, key)) json_object_set_new(all, key, json_array());
+        json_array_extend(json_object_get(all, key), v);
+      }
+    }
+  }
+  return all;
+}
+
+static const json_t *stream_finish(const struct stream *s, int index, const char *key) {
+  const json_t *found = NULL;
+  for (int i = 0; i < s->n; i++) {
+    const json_t *c = json_array_get(json_object_get(s->chunks[i], "choices"), 0);
+    if (c && json_integer_value(json_object_get(c, "index")) == index && !json_is_null(json_object_get(c, "finish_reason")))
+      found = json_object_get(c, key);
+  }
+  return found;
+}
+
+static void check_choice_streamed(const char *where, const struct stream *s, const json_t *c, int i) {
+  const json_t *message = json_object_get(c, "message");
+  const json_t *wanted = message ? json_object_get(message, "content") : json_object_get(c, "text");
+  struct buf found;
+  buf_init(&found, 0);
+  stream_text(s, i, &found);
+  if (strcmp(buf_cstr(&found), json_string_value(wanted)))
+    fail_msg("%s: streamed \"%s\", whole \"%s\"", where, buf_cstr(&found), json_string_value(wanted));
+  buf_free(&found);
+  json_t *logprobs = stream_logprobs(s, i);
+  const char *key;
+  json_t *v;
+  json_object_foreach(json_object_get(c, "logprobs"), key, v) {
+    const json_t *streamed = json_object_get(logprobs, key);
+    if (json_array_size(v) && !json_equal(streamed, v)) fail_msg("%s: logprobs.%s differ in the stream", where, key);
+    if (!json_array_size(v) && json_array_size(streamed)) fail_msg("%s: logprobs.%s are in the stream only", where, key);
+  }
+  json_decref(logprobs);
+  static const char *const ends[] = {"finish_reason", "matched_stop"};
+  for (size_t k = 0; k < ARRAY_LEN(ends); k++)
+    if (!json_equal(stream_finish(s, i, ends[k]), json_object_get(c, ends[k]))) fail_msg("%s: %s differs in the stream", where, ends[k]);
+}
+
+/* The same request as a stream: deltas put together = the whole answer, for each choice. */
 static void check_streamed(const char *where, int port, const struct request *q, const json_t *whole) {
   json_error_t je;
   json_t *body = json_loadb(q->body.data, q->body.len, 0, &je);
   json_object_set_new(body, "stream", json_true());
+  json_object_set_new(body, "stream_options", json_pack("{s:b}", "include_usage", 1));
   char *text = json_dumps(body, JSON_COMPACT);
   struct answer a;
   struct stream s;
@@ -205,16 +258,9 @@ static void check_streamed(const char *where, int port, const struct request *q,
   stream_parse(where, buf_cstr(&a.body), &s);
   const json_t *choices = json_object_get(whole, "choices"), *c;
   size_t i;
-  json_array_foreach(choices, i, c) {
-    const json_t *wanted = json_object_get(c, "message") ? json_object_get(json_object_get(c, "message"), "content")
-                                                         : json_object_get(c, "text");
-    struct buf found;
-    buf_init(&found, 0);
-    stream_text(where, &s, (int)i, &found);
-    if (strcmp(buf_cstr(&found), json_string_value(wanted)))
-      fail_msg("%s: streamed \"%s\", whole \"%s\"", where, buf_cstr(&found), json_string_value(wanted));
-    buf_free(&found);
-  }
+  json_array_foreach(choices, i, c) check_choice_streamed(where, &s, c, (int)i);
+  if (!json_equal(json_object_get(s.chunks[s.n - 1], "usage"), json_object_get(whole, "usage")))
+    fail_msg("%s: usage differs in the stream", where);
   stream_free(&s);
   answer_free(&a);
   free(text);
@@ -247,6 +293,46 @@ static void run_exchange(const char *where, int port, char *text) {
   answer_free(&a);
   buf_free(&q.bytes);
   buf_free(&q.body);
+}
+
+/* Texts, ends and log-probabilities in every mix, in both dialects. */
+static void streams_are_whole(void **state) {
+  (void)state;
+  struct fixture *f = fixture_start(NULL, 8, 0);
+  static const char *const texts[] = {"alpha beta gamma", "\xf0\x9f\x98\x80 caf\xc3\xa9 \xe2\x82\xac", "\\\\nUser: <|", "x",
+                                      "e\xcc\x81\xf0\x9f\x91\xa8\xe2\x80\x8d\xf0\x9f\x91\xa9"};
+  static const char *const ends[] = {"",
+                                     ",\"stop\":[\"beta gam\"]",
+                                     ",\"stop\":[\"a b\",\"zzz\"],\"max_tokens\":9",
+                                     ",\"stop\":[\"\\n\",\"gamma\"],\"n\":2",
+                                     ",\"max_tokens\":3",
+                                     ",\"stop\":\"\\nUser:\",\"max_tokens\":50",
+                                     ",\"ignore_eos\":true,\"max_tokens\":20"};
+  static const char *const logprobs[][2] = {{"", ""},
+                                            {",\"logprobs\":2", ",\"logprobs\":true"},
+                                            {",\"logprobs\":0,\"echo\":true", ",\"logprobs\":true,\"top_logprobs\":4"},
+                                            {",\"echo\":true,\"n\":2", ""}};
+  for (size_t i = 0; i < ARRAY_LEN(texts) * ARRAY_LEN(ends) * ARRAY_LEN(logprobs) * 2; i++) {
+    bool chat = i % 2;
+    const char *text = texts[i / 2 % ARRAY_LEN(texts)], *end = ends[i / 2 / ARRAY_LEN(texts) % ARRAY_LEN(ends)];
+    const char *lp = logprobs[i / 2 / ARRAY_LEN(texts) / ARRAY_LEN(ends)][chat];
+    struct request q = {.post = true};
+    struct answer a;
+    json_error_t je;
+    if (strstr(end, "\"n\"") && strstr(lp, "\"n\"")) continue;
+    buf_init(&q.body, 0);
+    if (chat) buf_printf(&q.body, "{\"messages\":[{\"role\":\"user\",\"content\":\"say:%s\"}]%s%s}", text, end, lp);
+    else buf_printf(&q.body, "{\"prompt\":\"say:%s\"%s%s}", text, end, lp);
+    snprintf(q.path, sizeof q.path, chat ? "/v1/chat/completions" : "/v1/completions");
+    if (client_ask(f->port, q.path, q.body.data, &a) != 200) fail_msg("%s: status %d: %s", q.body.data, a.status, buf_cstr(&a.body));
+    json_t *whole = json_loadb(a.body.data, a.body.len, JSON_REJECT_DUPLICATES, &je);
+    assert_non_null(whole);
+    check_streamed(q.body.data, f->port, &q, whole);
+    json_decref(whole);
+    answer_free(&a);
+    buf_free(&q.body);
+  }
+  fixture_stop(f);
 }
 
 /* A file beginning with "# options: key" is run against a server with those. */
@@ -289,61 +375,75 @@ static void transcripts(void **state) {
   assert_true(n >= 8);
 }
 
-/* Each numeric field at, inside and outside of its range (the table of spec'd ranges is the oracle). */
+#define TOOL "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
+
+/* Each field at, inside and outside of its range (the table of spec'd ranges is the oracle). */
+static const struct range common_ranges[] = {
+    {"temperature", {"0", "1", "2.5", "null"}, {"-1", "-0.001", "1e9", "\"1\"", "[]", "true", "NaN"}},
+    {"top_p", {"1", "0.5", "1e-9", "null"}, {"0", "1.1", "-0.5", "\"x\""}},
+    {"top_k", {"-1", "0", "1", "1000000"}, {"-2", "1.5", "\"4\"", "1e30"}},
+    {"min_p", {"0", "1", "0.25"}, {"-0.1", "1.1"}},
+    {"frequency_penalty", {"-2", "2", "0"}, {"-2.1", "3", "-3"}},
+    {"presence_penalty", {"-2", "2", "0"}, {"2.0001", "3", "-3"}},
+    {"repetition_penalty", {"1", "2", "0.1"}, {"0", "-1", "2.5"}},
+    {"seed", {"0", "-1", "9223372036854775807"}, {"9223372036854775808", "1.5", "\"7\"", "1e999"}},
+    {"n", {"1", "3", "null"}, {"0", "-1", "129", "1.5", "\"2\""}},
+    {"max_tokens", {"1", "100", "5.0", "2147483647"}, {"0", "-1", "1e12", "\"5\"", "2.5", "4294967297"}},
+    {"max_completion_tokens", {"1", "3", "null", "2147483647"}, {"0", "-1", "1e12", "\"5\"", "2.5"}},
+    {"min_tokens", {"0", "1"}, {"-1", "\"1\"", "5000"}},
+    {"stream", {"false", "null"}, {"1", "\"true\"", "{}"}},
+    {"ignore_eos", {"false"}, {"1"}},
+    {"skip_special_tokens", {"false", "true"}, {"0"}},
+    {"stop", {"null", "\"x\"", "[]", "[\"a\",\"b\"]"}, {"\"\"", "[\"\"]", "[1]", "7", "{}", "[\"a\",null]"}},
+    {"stop_token_ids", {"null", "[]", "[0,257]", "[null]"}, {"[258]", "[-1]", "[1.5]", "5"}},
+    {"logit_bias",
+     {"null", "{}", "{\"0\":5}", "{\"257\":-100}"},
+     {"{\"258\":5}", "{\"-1\":5}", "{\"abc\":1}", "{\"5\":1e9}", "{\"5\":\"x\"}", "[]", "{\" 5\":1}"}},
+    {"stream_options", {"null", "{}"}, {"{\"include_usage\":true}", "5"}},
+    {"response_format",
+     {"null", "{\"type\":\"text\"}"},
+     {"{\"type\":\"json_object\"}", "{\"type\":\"json_schema\"}", "{}", "\"text\"", "{\"schema\":{}}"}},
+    {"best_of", {"null", "1"}, {"2", "0"}},
+    {"suffix", {"null", "\"\""}, {"\"x\""}},
+    {"model", {"null", "\"anything\""}, {"5", "[]"}},
+    {"tools", {"null", "[]"}, {TOOL}},
+    {"tool_choice", {"null", "\"none\"", "\"auto\""}, {"\"required\"", "{\"type\":\"function\"}"}},
+    {"regex", {"null"}, {"\"a+\""}},
+    {"prompt_logprobs", {"null"}, {"1"}},
+    {"priority", {"0", "-7", "2147483647"}, {"1.5", "\"high\"", "2147483648", "[]"}},
+    {"cache_salt", {"null", "\"\"", "\"tenant\""}, {"5", "[]", "true"}},
+    {"extra_key", {"null", "\"\"", "\"tenant\""}, {"5", "[]"}},
+    {"rid", {"null", "\"\"", "\"a b\\u00e9\""}, {"5", "[\"a\"]"}},
+    {"return_cached_tokens_details", {"true", "false"}, {"1"}},
+    {"lora_path", {"null", "\"\""}, {"\"x\""}},
+    {"reasoning_effort", {"null", "\"none\""}, {"\"high\""}},
+    {"user", {"\"me\""}, {NULL}},
+    {"metadata", {"{\"a\":\"b\"}"}, {NULL}},
+    {"store", {"true"}, {NULL}},
+    {"some_field_from_the_future", {"{\"a\":[1,2]}"}, {NULL}},
+};
+static const struct range completion_ranges[] = {
+    {"logprobs", {"0", "20", "null"}, {"21", "-1", "\"1\"", "true"}},
+    {"echo", {"false", "true"}, {"1"}},
+};
+static const struct range chat_ranges[] = {
+    {"logprobs", {"false", "true", "null"}, {"1", "\"x\""}},
+    {"top_logprobs", {"0", "null"}, {"1", "20", "21", "-1", "true"}}, /* logprobs is not on */
+    {"input_ids", {"null", "[]", "[5]"}, {"[258]", "[-1]", "[[1]]", "\"x\"", "[1.5]"}},
+    {"echo", {"false", "null"}, {"true", "1"}},
+    {"modalities", {"[\"text\"]", "null"}, {"[\"audio\"]", "\"text\""}},
+    {"messages", {"[{\"role\":\"user\",\"content\":\"x\"}]"}, {"[]", "{}", "5", "\"hi\"", "[{\"role\":\"user\"}]", "[5]", "[{}]"}},
+};
+
 static void ranges(void **state) {
   (void)state;
-  static const struct {
-    const char *field, *good[5], *bad[7];
-  } table[] = {
-      {"temperature", {"0", "1", "2.5", "null"}, {"-1", "-0.001", "1e9", "\"1\"", "[]", "true"}},
-      {"top_p", {"1", "0.5", "1e-9", "null"}, {"0", "1.1", "-0.5", "\"x\""}},
-      {"top_k", {"-1", "0", "1", "1000000"}, {"-2", "1.5", "\"4\"", "1e30"}},
-      {"min_p", {"0", "1", "0.25"}, {"-0.1", "1.1"}},
-      {"frequency_penalty", {"-2", "2", "0"}, {"-2.1", "3", "-3"}},
-      {"presence_penalty", {"-2", "2", "0"}, {"2.0001", "3", "-3"}},
-      {"repetition_penalty", {"1", "2", "0.1"}, {"0", "-1", "2.5"}},
-      {"seed", {"0", "-1", "9223372036854775807"}, {"9223372036854775808", "1.5", "\"7\""}},
-      {"n", {"1", "3", "null"}, {"0", "-1", "129", "1.5", "\"2\""}},
-      {"max_tokens", {"1", "100", "5.0", "2147483647"}, {"0", "-1", "1e12", "\"5\"", "2.5", "4294967297"}},
-      {"min_tokens", {"0", "1"}, {"-1", "17", "\"1\""}},
-      {"logprobs", {"0", "20", "null"}, {"21", "-1", "\"1\""}},
-      {"stream", {"false", "null"}, {"1", "\"true\"", "{}"}},
-      {"echo", {"false", "true"}, {"1"}},
-      {"ignore_eos", {"true"}, {"1"}},
-      {"stop", {"null", "\"x\"", "[]", "[\"a\",\"b\"]"}, {"\"\"", "[\"\"]", "[1]", "7", "{}"}},
-      {"stop_token_ids", {"null", "[]", "[0,257]", "[null]"}, {"[258]", "[-1]", "[1.5]", "5"}},
-      {"logit_bias",
-       {"null", "{}", "{\"0\":5}", "{\"257\":-100}"},
-       {"{\"258\":5}", "{\"-1\":5}", "{\"abc\":1}", "{\"5\":1e9}", "{\"5\":\"x\"}", "[]", "{\" 5\":1}"}},
-      {"stream_options", {"null", "{}"}, {"{\"include_usage\":true}", "5"}},
-      {"response_format",
-       {"null", "{\"type\":\"text\"}"},
-       {"{\"type\":\"json_object\"}", "{\"type\":\"json_schema\"}", "{}", "\"text\"", "{\"schema\":{}}"}},
-      {"best_of", {"null", "1"}, {"2", "0"}},
-      {"suffix", {"null", "\"\""}, {"\"x\""}},
-      {"model", {"null", "\"anything\""}, {"5", "[]"}},
-      {"tools", {"null", "[]"}, {"[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"}},
-      {"regex", {"null"}, {"\"a+\""}},
-      {"prompt_logprobs", {"null"}, {"1"}},
-      {"user", {"\"me\""}, {NULL}},
-      {"some_field_from_the_future", {"{\"a\":[1,2]}"}, {NULL}},
-  };
   struct fixture *f = fixture_start(NULL, 0, 0);
-  for (size_t i = 0; i < ARRAY_LEN(table); i++) {
-    for (int k = 0; k < 12; k++) {
-      bool good = k < 5;
-      const char *value = good ? table[i].good[k] : table[i].bad[k - 5];
-      if (!value) continue;
-      char body[400], param[100];
-      struct answer a;
-      snprintf(body, sizeof body, "{\"prompt\":\"say:hi\",\"%s\":%s}", table[i].field, value);
-      client_ask(f->port, "/v1/completions", body, &a);
-      if (a.status != (good ? 200 : 400)) fail_msg("%s: status %d: %s", body, a.status, buf_cstr(&a.body));
-      snprintf(param, sizeof param, "\"param\":\"%s\"", table[i].field);
-      if (!good && !strstr(a.body.data, param) && !strstr(a.body.data, "invalid_json")) fail_msg("%s: %s", body, a.body.data);
-      answer_free(&a);
-    }
-  }
+  const char *const completion = "{\"prompt\":\"say:hi\",", *const chat = "{\"messages\":[{\"role\":\"user\",\"content\":\"say:hi\"}],";
+  check_ranges(f->port, "/v1/completions", completion, "}", common_ranges, ARRAY_LEN(common_ranges));
+  check_ranges(f->port, "/v1/chat/completions", chat, "}", common_ranges, ARRAY_LEN(common_ranges));
+  check_ranges(f->port, "/v1/completions", completion, "}", completion_ranges, ARRAY_LEN(completion_ranges));
+  check_ranges(f->port, "/v1/chat/completions", chat, "}", chat_ranges, 5);
+  check_ranges(f->port, "/v1/chat/completions", "{", "}", chat_ranges + 5, 1);
   fixture_stop(f);
 }
 
@@ -435,6 +535,6 @@ static void keys(void **state) {
   fixture_stop(f);
 }
 
-static const struct CMUnitTest tests[] = {cmocka_unit_test(transcripts), cmocka_unit_test(ranges), cmocka_unit_test(broken_bodies),
-                                          cmocka_unit_test(keys)};
+static const struct CMUnitTest tests[] = {cmocka_unit_test(transcripts), cmocka_unit_test(streams_are_whole), cmocka_unit_test(ranges),
+                                          cmocka_unit_test(broken_bodies), cmocka_unit_test(keys)};
 TEST_MAIN(tests)

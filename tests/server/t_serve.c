@@ -1,6 +1,7 @@
 /* t_serve — the server over time: clients that leave, queues that are full, readers that are slow, shutdown under load. */
 #include "test.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 
 #include "fake.h"
@@ -50,6 +51,67 @@ static long processor_us(void) {
   struct rusage r;
   getrusage(RUSAGE_SELF, &r);
   return (r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1000000 + r.ru_utime.tv_usec + r.ru_stime.tv_usec;
+}
+
+/* Waiting for a prep thread, being prepared, waiting in the engine's queue, in prefill, while decoding; streaming or not; by FIN or by reset: the work
+ * ends within a step, nobody else's does, and nothing spins afterwards. */
+static void leaves_in_each_phase(void **state) {
+  (void)state;
+  enum { WAITING, PREPARING, QUEUED, PREFILL, DECODING, N_PHASES };
+  struct serve_options o = {.prep_threads = 1};
+  struct fixture *f = fixture_start(&o, 2, 16);
+  struct answer a;
+  int other = client_post(f->port, "/v1/completions", "{\"rid\":\"other\",\"prompt\":\"!delay=1 !hold=1000000\"}");
+  assert_true(becomes(&f->fake.running, 1));
+  for (int round = 0; round < N_PHASES * 4; round++) {
+    int phase = round / 4, before = atomic_load(&f->fake.aborts), submits = atomic_load(&f->fake.submits), blocker = -1;
+    bool stream = round % 2, reset = round / 2 % 2;
+    char body[400];
+    snprintf(body, sizeof body, "{\"prompt\":\"!delay=1 %s\",\"max_tokens\":3000,\"stream\":%s}",
+             phase == DECODING ? "say:0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+                               : "!hold=1000000",
+             stream ? "true" : "false");
+    if (phase <= PREPARING) atomic_store(&f->fake.tokenise_ms, 20);
+    if (phase == WAITING || phase == QUEUED) blocker = client_post(f->port, "/v1/completions", "{\"prompt\":\"!delay=1 !hold=1000000\"}");
+    if (phase == QUEUED) assert_true(becomes(&f->fake.running, 2));
+    int fd = client_post(f->port, "/v1/completions", body);
+    if (phase == PREPARING) usleep(5000);
+    if (phase >= QUEUED) assert_true(becomes(&f->fake.running, phase == QUEUED ? 3 : 2));
+    if (phase == DECODING) usleep(15000);
+    struct linger at_once = {.l_onoff = 1};
+    if (reset) setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    close(fd);
+    if (phase >= QUEUED) {
+      int steps = atomic_load(&f->fake.steps);
+      assert_true(becomes(&f->fake.running, phase == QUEUED ? 2 : 1));
+      if (atomic_load(&f->fake.steps) - steps > 20) fail_msg("%d steps until the work ended", atomic_load(&f->fake.steps) - steps);
+      assert_int_equal(atomic_load(&f->fake.aborts), before + 1);
+    }
+    if (blocker >= 0) {
+      assert_true(becomes(&f->fake.running, 2));
+      close(blocker);
+    }
+    atomic_store(&f->fake.tokenise_ms, 0);
+    assert_true(becomes(&f->fake.running, 1));
+    if (phase <= PREPARING) { /* it never reached the engine */
+      assert_int_equal(client_ask(f->port, "/v1/completions", "{\"prompt\":\"say:next\"}", &a), 200);
+      answer_free(&a);
+      assert_int_equal(atomic_load(&f->fake.submits) - submits, phase == WAITING ? 2 : 1);
+    }
+  }
+  assert_int_equal(client_ask(f->port, "/abort_request", "{\"rid\":\"other\"}", &a), 200);
+  answer_free(&a);
+  client_read(other, &a);
+  assert_int_equal(a.status, 200);
+  assert_non_null(strstr(a.body.data, "abort"));
+  answer_free(&a);
+  close(other);
+  usleep(20000);
+  long us = -processor_us();
+  usleep(200000);
+  us += processor_us();
+  if (us > 15000) fail_msg("%ld us of processor time in 200 ms of doing nothing", us);
+  fixture_stop(f);
 }
 
 /* More requests behind the pending one than are read ahead: waiting costs nothing, and the end of the connection is seen all the same. */
@@ -140,6 +202,30 @@ static void tokenising_does_not_stall_streams(void **state) {
   fixture_stop(f);
 }
 
+/* One prep thread is busy with a book: the next ones answer the others meanwhile. */
+static void overtakes_a_long_prompt(void **state) {
+  (void)state;
+  struct serve_options o = {.prep_threads = 2};
+  struct fixture *f = fixture_start(&o, 4, 16);
+  struct answer a;
+  atomic_store(&f->fake.tokenise_ms, 500);
+  int64_t start = clock_ns();
+  int slow = client_post(f->port, "/v1/completions", "{\"prompt\":\"say:book\"}");
+  usleep(50000); /* by now it is asleep over it */
+  atomic_store(&f->fake.tokenise_ms, 0);
+  for (int i = 0; i < 20; i++) {
+    assert_int_equal(client_ask(f->port, "/v1/completions", "{\"prompt\":\"say:hi\"}", &a), 200);
+    answer_free(&a);
+  }
+  assert_true(clock_ms_since(start) < 450);
+  client_read(slow, &a);
+  assert_true(clock_ms_since(start) >= 500);
+  assert_non_null(strstr(a.body.data, "book"));
+  answer_free(&a);
+  close(slow);
+  fixture_stop(f);
+}
+
 /* The engine refuses these as well, but without the name of the field. */
 static void long_lists(void **state) {
   (void)state;
@@ -180,6 +266,7 @@ static void full_queues(void **state) { /* the engine's queue, then the server's
   assert_true(becomes(&f->fake.running, 5));
   assert_int_equal(client_ask(f->port, "/v1/completions", "{\"prompt\":\"say:hi\"}", &a), 503);
   assert_string_equal(answer_header(&a, "Retry-After", value), "1");
+  assert_null(strstr(strstr(a.head.data, "Retry-After") + 1, "Retry-After"));
   assert_non_null(strstr(a.body.data, "\"code\":\"busy\""));
   answer_free(&a);
   /* several choices of which some do not fit: all or none */
@@ -194,7 +281,7 @@ static void full_queues(void **state) { /* the engine's queue, then the server's
   assert_int_equal(client_ask(f->port, "/v1/completions", "{\"prompt\":\"say:hi\",\"n\":4}", &a), 200);
   answer_free(&a);
 
-  atomic_store(&f->fake.tokenise_ms, 50);
+  atomic_store(&f->fake.tokenise_ms, 150);
   for (int i = 0; i < 8; i++) fds[i] = client_post(f->port, "/v1/completions", "{\"prompt\":\"say:x\"}");
   usleep(30000);
   assert_int_equal(client_ask(f->port, "/v1/completions", "{\"prompt\":\"say:hi\"}", &a), 503);
@@ -205,6 +292,28 @@ static void full_queues(void **state) { /* the engine's queue, then the server's
     answer_free(&a);
     close(fds[i]);
   }
+  fixture_stop(f);
+}
+
+/* Retry-After is what the queue will take at the speed of the last seconds. */
+static void full_queue_says_how_long(void **state) {
+  (void)state;
+  struct fixture *f = fixture_start(NULL, 1, 40);
+  struct answer a;
+  char value[256];
+  int fds[41];
+  assert_int_equal(client_ask(f->port, "/v1/completions",
+                              "{\"prompt\":\"!delay=20 say:0123456789012345678901234567890123456789\",\"max_tokens\":100}", &a),
+                   200); /* 40 tokens in 0.8 s */
+  answer_free(&a);
+  for (int i = 0; i < 41; i++) fds[i] = client_post(f->port, "/v1/completions", "{\"prompt\":\"!delay=5 !hold=1000000\"}");
+  assert_true(becomes(&f->fake.running, 41));
+  usleep(20000);
+  assert_int_equal(client_ask(f->port, "/v1/completions", "{\"prompt\":\"say:hi\"}", &a), 503);
+  int retry_s = atoi(answer_header(&a, "Retry-After", value)); /* 40 waiting, 40 tokens each, 10 to 40 tokens a second */
+  if (retry_s < 35 || retry_s > 60) fail_msg("Retry-After: %d", retry_s);
+  answer_free(&a);
+  for (int i = 0; i < 41; i++) close(fds[i]);
   fixture_stop(f);
 }
 
@@ -357,7 +466,8 @@ static void *worker_main(void *arg) {
 
 static void parallel_clients(void **state) {
   (void)state;
-  struct fixture *f = fixture_start(NULL, 4, 12);
+  struct serve_options o = {.prep_threads = 4};
+  struct fixture *f = fixture_start(&o, 4, 12);
   struct worker workers[8];
   for (int i = 0; i < 8; i++) {
     workers[i] = (struct worker){.port = f->port, .number = i};
@@ -371,10 +481,15 @@ static void parallel_clients(void **state) {
   }
   if (good < 50) fail_msg("%d answers were right, %d busy", good, busy);
   assert_true(becomes(&f->fake.running, 0));
-  struct answer a;
-  assert_int_equal(client_get(f->port, "/server_info", &a), 200);
-  assert_non_null(strstr(a.body.data, "\"calls\":0")); /* nobody is forgotten */
-  answer_free(&a);
+  bool empty = false;
+  for (int i = 0; i < 500 && !empty; i++) { /* those who left are noticed in their time */
+    struct answer a;
+    assert_int_equal(client_get(f->port, "/server_info", &a), 200);
+    empty = strstr(a.body.data, "\"calls\":0") != NULL;
+    answer_free(&a);
+    if (!empty) usleep(4000);
+  }
+  assert_true(empty); /* nobody is forgotten */
   fixture_stop(f);
 }
 
@@ -382,7 +497,7 @@ static void parallel_clients(void **state) {
 static void stops_under_load(void **state) {
   (void)state;
   for (int round = 0; round < 4; round++) {
-    struct serve_options o = {.grace_ms = round % 2 ? -1 : 30, .limits = {.linger_ms = 20}};
+    struct serve_options o = {.grace_ms = round % 2 ? -1 : 30, .prep_threads = 1 + round, .limits = {.linger_ms = 20}};
     struct fixture *f = fixture_start(&o, 2, 12);
     struct worker workers[4];
     for (int i = 0; i < 4; i++) {
@@ -408,6 +523,66 @@ static void stops_beside_messages(void **state) {
     fixture_stop(f); /* or hang here */
     close(fd);
   }
+}
+
+/* ---- a line for each request -------------------------------------------------------------------------------------------- */
+
+/* The words of a line "id=... rid=...", checked one by one: name=value with nothing in between. */
+static const char *logged(const char *line, const char *name, char value[200]) {
+  char start[40];
+  snprintf(start, sizeof start, " %s=", name);
+  const char *at = strstr(line, start);
+  if (!at) fail_msg("%s is missing in %s", name, line);
+  snprintf(value, 200, "%.*s", (int)strcspn(at + strlen(start), " \n"), at + strlen(start));
+  return value;
+}
+
+static void logs_requests(void **state) {
+  (void)state;
+  static const char *const bodies[] = {"{\"prompt\":\"x say:abcde\",\"rid\":\"a b\\\"=c\\n\"}", "{\"prompt\":3}",
+                                       "{\"prompt\":\"!fail=2 say:abcde\",\"stream\":true}"};
+  static const char *const wanted[][7] = {{"a?b??c?", "200", "12", "6", "5", "stop", "completion"},
+                                          {NULL, "400", "0", "0", "0", "error", "completion"},
+                                          {NULL, "200", "18", "9", "2", "error", "completion"}};
+  static const char *const names[] = {"rid", "status", "prompt", "cached", "completion", "finish", "api"};
+  struct serve_options o = {.log_requests = true};
+  struct fixture *f = fixture_start(&o, 4, 16);
+  const char *path = test_write("log", "", 0);
+  fflush(stderr);
+  int kept = dup(2), file = open(path, O_WRONLY | O_APPEND);
+  dup2(file, 2);
+  log_set_level(LOG_INFO);
+  for (size_t i = 0; i < ARRAY_LEN(bodies); i++) {
+    struct answer a;
+    client_ask(f->port, "/v1/completions", bodies[i], &a);
+    answer_free(&a);
+  }
+  int gone = client_post(f->port, "/v1/completions", "{\"prompt\":\"!hold=100000 !delay=1\"}");
+  assert_true(becomes(&f->fake.running, 1));
+  close(gone);
+  assert_true(becomes(&f->fake.running, 0));
+  fixture_stop(f); /* all are done then */
+  log_set_level(LOG_ERROR);
+  dup2(kept, 2);
+  close(kept);
+  close(file);
+  char *log = test_read(path, NULL), value[200];
+  int n = 0;
+  for (char *line = strtok(log, "\n"); line; line = strtok(NULL, "\n")) {
+    if (!strstr(line, "request id=")) continue;
+    if (n < 3) {
+      for (size_t k = 0; k < ARRAY_LEN(names); k++)
+        if (wanted[n][k]) assert_string_equal(logged(line, names[k], value), wanted[n][k]);
+      assert_int_equal(strcmp(logged(line, "ttft_ms", value), "-") == 0, n == 1);
+    } else {
+      assert_string_equal(logged(line, "status", value), "499");
+      assert_string_equal(logged(line, "finish", value), "gone");
+    }
+    assert_true(logged(line, "total_ms", value)[0] >= '0' && value[0] <= '9');
+    n++;
+  }
+  assert_int_equal(n, 4);
+  free(log);
 }
 
 static void idle_costs_nothing(void **state) {
@@ -447,12 +622,15 @@ static void cannot_listen(void **state) {
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(disconnects),
+    cmocka_unit_test(leaves_in_each_phase),
     cmocka_unit_test(leaves_behind_a_flood),
     cmocka_unit_test(asks_and_never_reads),
     cmocka_unit_test(leaves_while_tokenising),
     cmocka_unit_test(tokenising_does_not_stall_streams),
+    cmocka_unit_test(overtakes_a_long_prompt),
     cmocka_unit_test(long_lists),
     cmocka_unit_test(full_queues),
+    cmocka_unit_test(full_queue_says_how_long),
     cmocka_unit_test(slow_reader),
     cmocka_unit_test(drain),
     cmocka_unit_test(grace_ends),
@@ -460,6 +638,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(parallel_clients),
     cmocka_unit_test(stops_under_load),
     cmocka_unit_test(stops_beside_messages),
+    cmocka_unit_test(logs_requests),
     cmocka_unit_test(idle_costs_nothing),
     cmocka_unit_test(cannot_listen),
 };

@@ -1,0 +1,232 @@
+/* translate.c — conversations of other APIs → bodies of chat completions. */
+#include "server/translate.h"
+
+#include <limits.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+const char *translate_word(struct params *p, const char *key, const char *const *words) {
+  const char *word = NULL;
+  struct buf list;
+  char shown[60];
+  size_t n;
+  if (!params_string(p, key, INT_MAX, &word, &n)) return NULL;
+  buf_init(&list, 0);
+  for (size_t i = 0; words[i]; i++) {
+    if (!strcmp(word, words[i])) {
+      buf_free(&list);
+      return word;
+    }
+    buf_printf(&list, i ? ", \"%s\"" : "\"%s\"", words[i]);
+  }
+  params_fail(p, key, "expected one of %s, found \"%s\"", buf_cstr(&list), str_escape(str_of(word, n), shown, sizeof shown));
+  buf_free(&list);
+  return NULL;
+}
+
+void translate_fail(struct params *p, const char *param, const char *fmt, ...) {
+  char text[400];
+  va_list args;
+  if (p->failed) return;
+  va_start(args, fmt);
+  vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  p->failed = true;
+  api_error_set(p->e, 400, "invalid_value", param, "%s", text);
+}
+
+void translate_missing(struct params *p, const char *key) {
+  if (p->failed) return;
+  p->failed = true;
+  api_error_set(p->e, 400, "missing_required_parameter", key, "%s: %s: expected, not found", p->where, key);
+}
+
+void translate_nest(struct api_error *e, const char *outer) {
+  char inner[sizeof e->param];
+  memcpy(inner, e->param, sizeof inner);
+  snprintf(e->param, sizeof e->param, "%.24s.%.38s", outer, inner);
+}
+
+/* ---- fields ------------------------------------------------------------------------------------------------------------ */
+
+/* What a chat completion has and other APIs lack or spell differently. */
+static const char *const chat_only[] = {"messages",
+                                        "max_tokens",
+                                        "max_completion_tokens",
+                                        "stop",
+                                        "logprobs",
+                                        "top_logprobs",
+                                        "n",
+                                        "best_of",
+                                        "echo",
+                                        "response_format",
+                                        "tools",
+                                        "tool_choice",
+                                        "functions",
+                                        "function_call",
+                                        "parallel_tool_calls",
+                                        "modalities",
+                                        "stream_options",
+                                        "reasoning",
+                                        "reasoning_effort",
+                                        "add_generation_prompt",
+                                        "continue_final_message",
+                                        "input_ids",
+                                        "prompt_logprobs",
+                                        "return_cached_tokens_details",
+                                        "return_meta_info",
+                                        "return_prompt_token_ids"};
+
+static bool is_own(const struct translate_shape *shape, const char *name) {
+  for (size_t i = 0; shape->own[i]; i++)
+    if (!strcmp(shape->own[i], name)) return true;
+  for (size_t i = 0; i < ARRAY_LEN(shape->renames); i++)
+    if (shape->renames[i].own && !strcmp(shape->renames[i].own, name)) return true;
+  return false;
+}
+
+void translate_open(struct params *p, struct translation *t, const struct translate_shape *shape) {
+  const json_t *body = p->object;
+  *t = (struct translation){.shape = shape};
+  for (size_t i = 0; i < ARRAY_LEN(chat_only); i++)
+    if (!is_own(shape, chat_only[i]) && params_is_given(json_object_get(body, chat_only[i])))
+      params_refuse(p, chat_only[i], "this API has no such field");
+  t->chat = json_copy((json_t *)(uintptr_t)body); /* shallow: the body itself stays as it is */
+  for (size_t i = 0; i < ARRAY_LEN(chat_only); i++) json_object_del(t->chat, chat_only[i]);
+  for (size_t i = 0; shape->own[i]; i++) json_object_del(t->chat, shape->own[i]);
+  for (size_t i = 0; i < ARRAY_LEN(shape->renames) && shape->renames[i].own; i++) {
+    json_t *v = json_object_get(body, shape->renames[i].own);
+    json_object_del(t->chat, shape->renames[i].own);
+    if (v) json_object_set(t->chat, shape->renames[i].chat, v);
+  }
+  t->messages = json_array();
+  json_object_set_new(t->chat, "messages", t->messages);
+}
+
+void translate_close(struct translation *t) {
+  json_decref(t->chat);
+  free(t->origins);
+  buf_free(&t->joined);
+  *t = (struct translation){0};
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------------------------- */
+
+static json_t *content_part(struct params *p, const json_t *part, const char *path, size_t i, const char *param, const char *const *types) {
+  char shown[60];
+  json_t *text = json_object_get(part, "text");
+  const char *type = json_string_value(json_object_get(part, "type"));
+  size_t k = 0;
+  while (type && types[k] && strcmp(types[k], type)) k++;
+  if (!type) translate_fail(p, param, "%s[%zu]: expected an object with a type", path, i);
+  else if (!types[k])
+    translate_fail(p, param, "%s[%zu].type: expected \"%s\", all that this model takes, found \"%s\"", path, i, types[0],
+                   str_escape(str_c(type), shown, sizeof shown));
+  else if (!json_is_string(text)) translate_fail(p, param, "%s[%zu].text: expected a string", path, i);
+  return p->failed ? NULL : json_pack("{s:s, s:O}", "type", "text", "text", text);
+}
+
+json_t *translate_content(struct params *p, const json_t *content, const char *path, const char *param, const char *const *types) {
+  if (p->failed) return NULL;
+  if (json_is_string(content)) return json_incref((json_t *)(uintptr_t)content);
+  if (!json_is_array(content)) {
+    translate_fail(p, param, "%s: expected a string or an array of parts", path);
+    return NULL;
+  }
+  json_t *parts = json_array();
+  for (size_t i = 0; i < json_array_size(content) && !p->failed; i++) {
+    json_t *part = content_part(p, json_array_get(content, i), path, i, param, types);
+    if (part) json_array_append_new(parts, part);
+  }
+  json_t *whole = p->failed ? NULL : json_incref(json_array_size(parts) == 1 ? json_object_get(json_array_get(parts, 0), "text") : parts);
+  json_decref(parts);
+  return whole; /* one part is as good as a string */
+}
+
+void translate_flatten(const json_t *content, struct buf *out) {
+  if (json_is_string(content)) buf_append(out, json_string_value(content), json_string_length(content));
+  for (size_t i = 0; i < json_array_size(content); i++) {
+    const json_t *text = json_object_get(json_array_get(content, i), "text");
+    buf_append(out, json_string_value(text), json_string_length(text));
+  }
+}
+
+static bool is_system(const char *role) { return !strcmp(role, "system") || !strcmp(role, "developer"); }
+
+static json_t *last_message(const struct translation *t) {
+  size_t n = json_array_size(t->messages);
+  return n ? json_array_get(t->messages, n - 1) : NULL;
+}
+
+/* What was joined becomes the content of the last message. */
+static void end_joining(struct translation *t) {
+  if (!t->joining) return;
+  json_object_set_new(last_message(t), "content", json_stringn(buf_cstr(&t->joined), t->joined.len));
+  buf_clear(&t->joined);
+  t->joining = false;
+}
+
+static void join(struct translation *t, const json_t *content) {
+  if (!t->joining) translate_flatten(json_object_get(last_message(t), "content"), &t->joined);
+  t->joining = true;
+  if (t->joined.len) buf_puts(&t->joined, "\n\n");
+  translate_flatten(content, &t->joined);
+}
+
+void translate_add(struct translation *t, const char *role, json_t *content, int origin, bool merge) {
+  const char *last_role = json_string_value(json_object_get(last_message(t), "role"));
+  if (last_role && (is_system(role) ? is_system(last_role) : merge && !strcmp(role, last_role))) {
+    join(t, content);
+    json_decref(content);
+    return;
+  }
+  end_joining(t);
+  size_t n = json_array_size(t->messages);
+  if (n == t->n_origins) {
+    t->n_origins = n ? 2 * n : 16;
+    t->origins = xrealloc(t->origins, t->n_origins * sizeof *t->origins);
+  }
+  t->origins[n] = origin;
+  json_array_append_new(t->messages, json_pack("{s:s, s:o}", "role", role, "content", content));
+}
+
+/* ---- preparing, and errors on their way back ------------------------------------------------------------------------------ */
+
+/* "messages[4].role: ..." → "input[3].role: ..." */
+static void move_place(const struct translation *t, struct api_error *e) {
+  char message[sizeof e->message];
+  char *end;
+  if (strncmp(e->message, "messages[", 9)) return;
+  unsigned long i = strtoul(e->message + 9, &end, 10);
+  if (*end != ']' || i >= json_array_size(t->messages)) return;
+  if (t->origins[i] < 0) snprintf(message, sizeof message, "%s%s", t->shape->system, end + 1);
+  else snprintf(message, sizeof message, "%s[%d]%s", t->shape->list, t->origins[i], end + 1);
+  if (t->origins[i] < 0) snprintf(e->param, sizeof e->param, "%s", t->shape->system);
+  memcpy(e->message, message, sizeof message);
+}
+
+/* "body: max_tokens: ..." → "body: max_output_tokens: ..." */
+static void rename_field(struct api_error *e, const char *chat, const char *own) {
+  char message[sizeof e->message];
+  size_t n = strlen(chat);
+  if (strcmp(e->param, chat)) return;
+  snprintf(e->param, sizeof e->param, "%s", own);
+  if (strncmp(e->message, "body: ", 6) || strncmp(e->message + 6, chat, n) || e->message[6 + n] != ':') return;
+  snprintf(message, sizeof message, "body: %s%s", own, e->message + 6 + n);
+  memcpy(e->message, message, sizeof message);
+}
+
+void translate_prepare(struct params *p, const struct api *a, struct call *c, struct translation *t) {
+  end_joining(t);
+  if (p->failed || openai_prepare_chat(a, c, t->chat, p->e) == 0) return;
+  p->failed = true;
+  for (size_t i = 0; i < ARRAY_LEN(t->shape->renames) && t->shape->renames[i].own; i++)
+    rename_field(p->e, t->shape->renames[i].chat, t->shape->renames[i].own);
+  rename_field(p->e, "messages", t->shape->list);
+  move_place(t, p->e);
+}
+
+bool translate_too_long(const struct api_error *e) { return e->code && !strcmp(e->code, "context_length_exceeded"); }
