@@ -101,6 +101,10 @@ static void unref_pair(struct kv *kv, struct kv_page *pair) {
   *pair = (struct kv_page){0};
 }
 
+static void note_peak(struct kv *kv) {
+  for (int k = 0; k < KV_KINDS; k++) kv->n_used_peak[k] = MAX(kv->n_used_peak[k], pages_used(&kv->pool[k]));
+}
+
 /* Keep the pages of the first n tokens, reserve nothing beyond them. */
 static void cut(struct kv *kv, struct kv_seq *s, int n) {
   int keep = pages_spanned(kv, n);
@@ -137,7 +141,7 @@ struct kv_short kv_reserve(struct kv *kv, struct kv_seq *s, int n) {
   for (; n_new > 0; n_new--)
     s->pairs[s->n_pairs++] = (struct kv_page){.full = pages_take(&kv->pool[KV_FULL]), .swa = pages_take(&kv->pool[KV_SLIDING])};
   s->n_reserved = target;
-  for (int k = 0; k < KV_KINDS; k++) kv->n_used_peak[k] = MAX(kv->n_used_peak[k], pages_used(&kv->pool[k]));
+  note_peak(kv);
   return lack;
 }
 
@@ -174,11 +178,12 @@ bool kv_truncate(struct kv *kv, struct kv_seq *s, int n) {
   /* A query at an aligned n that sees only itself (n = 0, or a window of one) needs nothing of what was: its page comes anew. */
   bool sees_nothing_old = !inside_page && lo == n;
   if (has_kind(kv, KV_SLIDING) && lo < s->swa_from && !sees_nothing_old) return false;
-  if (inside_page && is_shared(kv, &s->pairs[n >> kv->shift])) return false;
+  if (n < s->n_tokens && inside_page && is_shared(kv, &s->pairs[n >> kv->shift])) return false;
   s->n_tokens = n;
   cut(kv, s, n);
   s->swa_from = MIN(s->swa_from, floor_page(kv, n));
   s->own_from = MIN(s->own_from, floor_page(kv, n));
+  s->n_entered = MIN(s->n_entered, floor_page(kv, n));
   return true;
 }
 
@@ -186,7 +191,8 @@ void kv_seq_adopt(struct kv *kv, struct kv_seq *s, const struct kv_page *pairs, 
   CHECK(s->pairs && s->n_reserved == 0);
   CHECK(n >= 0 && n <= kv->c.tokens_max && floor_page(kv, n) == n);
   CHECK(swa_from >= 0 && floor_page(kv, swa_from) == swa_from);
-  CHECK(has_kind(kv, KV_SLIDING) ? swa_from <= kv_window_lo(n, kv->c.window_tokens) : swa_from == 0);
+  int64_t lo_max = kv_window_lo((int64_t)n + kv->c.page_tokens - 1, kv->c.window_tokens); /* of where it may go on */
+  CHECK(has_kind(kv, KV_SLIDING) ? swa_from <= MIN(n, lo_max) : swa_from == 0);
   for (int i = 0; i < n >> kv->shift; i++) {
     if (has_kind(kv, KV_FULL)) pages_ref(&kv->pool[KV_FULL], s->pairs[i].full = pairs[i].full);
     if (has_kind(kv, KV_SLIDING) && i >= swa_from >> kv->shift) pages_ref(&kv->pool[KV_SLIDING], s->pairs[i].swa = pairs[i].swa);
@@ -194,6 +200,7 @@ void kv_seq_adopt(struct kv *kv, struct kv_seq *s, const struct kv_page *pairs, 
   s->n_pairs = n >> kv->shift;
   s->n_tokens = s->n_reserved = s->own_from = n;
   s->swa_from = swa_from;
+  note_peak(kv);
 }
 
 void kv_seq_replace(struct kv *kv, struct kv_seq *s, int i, enum kv_kind kind, int32_t id) {
@@ -264,6 +271,8 @@ static int check_numbers(const struct kv *kv, const struct kv_seq *s, int seq, s
     return bad(e, seq, "the window of its next query has been dropped", s->swa_from);
   if (s->own_from < 0 || s->own_from > s->n_tokens || s->own_from != floor_page(kv, s->own_from))
     return bad(e, seq, "expected a page-aligned own_from up to its tokens", s->own_from);
+  if (s->n_entered < 0 || s->n_entered > s->own_from || s->n_entered != floor_page(kv, s->n_entered))
+    return bad(e, seq, "expected a page-aligned n_entered up to own_from", s->n_entered);
   return 0;
 }
 

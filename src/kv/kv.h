@@ -51,9 +51,7 @@ struct kv_seq {          /* zeroed is a closed sequence; owned by its request, r
   int n_reserved;        /* tokens for which pages are held, >= n_tokens */
   int swa_from;          /* first position whose sliding page is still held; multiple of P; 0 without sliding layers */
   int own_from;          /* first position whose page no other sequence can hold; multiple of P, <= n_tokens */
-  /* the prefix tree's place in it (radix.h): */
-  int32_t node;  /* that holds the last page below n_entered; 0 = the root */
-  int n_entered; /* tokens whose pages are the tree's as well; multiple of P, <= n_tokens; 0 without a tree */
+  int n_entered;         /* tokens whose pages are the prefix tree's as well; multiple of P, <= own_from; 0 without a tree */
 };
 
 /* Contents to be copied from page to page, all of it, before anything is computed in this step; in the order of the list, one after the other. */
@@ -91,11 +89,13 @@ void kv_cancel(struct kv *kv, struct kv_seq *s);        /* give back what is res
  * kv_truncate down to next_q. */
 void kv_drop_window(struct kv *kv, struct kv_seq *s, int next_q);
 /* Forget the tail: keep the first n <= n_tokens tokens and nothing reserved. False (nothing changed) when computing on from there would be
- * wrong: the window before n is no longer held, or n lies inside a page that somebody else holds too. n = 0 always works. */
+ * wrong: the window before n is no longer held, or n lies inside a page that somebody else holds too, be it the tree. n = 0 and n_tokens always
+ * work. The tree keeps what it has of the tail. */
 bool kv_truncate(struct kv *kv, struct kv_seq *s, int n);
 /* Take over the first n (multiple of P) tokens that somebody else holds: references are added. s is open and empty. Sliding pages below
- * swa_from (multiple of P, <= kv_window_lo(n)) are left alone; from there on every pair must have them. The holder must not write into
- * these pages as long as they are shared; kv_truncate sees to that by itself. */
+ * swa_from are left alone; from there on every pair must have them. It is a multiple of P, <= n and <= kv_window_lo of the position at which s
+ * goes on: n, or less than a page further when the beginning of that page is reserved and committed next, with contents that are copied. The
+ * holder must not write into these pages as long as they are shared; kv_truncate sees to that by itself. */
 void kv_seq_adopt(struct kv *kv, struct kv_seq *s, const struct kv_page *pairs, int n, int swa_from);
 /* Hold page `id` for the i-th P tokens instead of the one held now, which has the same contents. For radix_insert. */
 void kv_seq_replace(struct kv *kv, struct kv_seq *s, int i, enum kv_kind kind, int32_t id);

@@ -64,12 +64,10 @@ static void give_back(struct pages *p, int32_t id) {
 
 /* ---- idle lists --------------------------------------------------------------------------------------------------------- */
 
-enum { KEPT = 1, CLASS = 2 };
-
-static enum pages_class class_of(const struct pages *p, int32_t id) { return p->kept[id] & CLASS ? PAGES_WORTHY : PAGES_LOOSE; }
+enum { KEPT = 1, CLASS = 2 }; /* bits of kept */
 
 static void idle_add(struct pages *p, int32_t id) {
-  enum pages_class c = class_of(p, id);
+  enum pages_class c = pages_class(p, id);
   p->links[id] = (struct pages_link){.older = p->newest[c]};
   *(p->newest[c] ? &p->links[p->newest[c]].newer : &p->oldest[c]) = id;
   p->newest[c] = id;
@@ -77,7 +75,7 @@ static void idle_add(struct pages *p, int32_t id) {
 }
 
 static void idle_remove(struct pages *p, int32_t id) {
-  enum pages_class c = class_of(p, id);
+  enum pages_class c = pages_class(p, id);
   struct pages_link l = p->links[id];
   *(l.older ? &p->links[l.older].newer : &p->oldest[c]) = l.newer;
   *(l.newer ? &p->links[l.newer].older : &p->newest[c]) = l.older;
@@ -138,7 +136,7 @@ static int check_idle(const struct pages *p, enum pages_class c, struct err *e) 
   for (int32_t id = p->oldest[c]; id; older = id, id = p->links[id].newer, n++) {
     if (id < 0 || id > p->n_pages || n >= p->n_pages)
       return err_set(e, ERR_INTERNAL, "page pool: idle list holds id %d, expected 1 to %d", id, p->n_pages);
-    if (!pages_is_idle(p, id) || class_of(p, id) != c)
+    if (!pages_is_idle(p, id) || pages_class(p, id) != c)
       return err_set(e, ERR_INTERNAL, "page pool: page %d is listed as idle and is not", id);
     if (p->links[id].older != older) return err_set(e, ERR_INTERNAL, "page pool: the idle list is torn at page %d", id);
   }

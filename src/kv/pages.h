@@ -54,6 +54,7 @@ void pages_keep(struct pages *p, int32_t id, enum pages_class class);      /* th
 bool pages_unkeep(struct pages *p, int32_t id);                            /* the tree lets go; true when the page became free */
 void pages_set_class(struct pages *p, int32_t id, enum pages_class class); /* of a kept page */
 static inline bool pages_is_kept(const struct pages *p, int32_t id) { return p->kept[id] & 1; }
+static inline enum pages_class pages_class(const struct pages *p, int32_t id) { return p->kept[id] & 2 ? PAGES_WORTHY : PAGES_LOOSE; }
 static inline bool pages_is_idle(const struct pages *p, int32_t id) { return pages_is_kept(p, id) && p->refs[id] == 1; }
 static inline int32_t pages_oldest(const struct pages *p, enum pages_class class) { return p->oldest[class]; } /* 0 = none idle */
 

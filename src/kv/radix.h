@@ -16,12 +16,16 @@
  * What is kept, and what goes first
  *   - Owning is the lock: a page that a sequence holds is not idle and cannot be evicted, and whoever holds a page holds all before it. Nothing is
  *     pinned but what is in use, by no count of its own.
- *   - A *resume point* is a node at which somebody is likely to go on: the end of a prompt, the end of an answer, a place where paths part. The
- *     sliding pages of its window are WORTHY; every other sliding page of the tree is LOOSE.
+ *   - A *resume point* is a node at which somebody is likely to go on: the end of a prompt, the end of an answer, a place where paths part. It
+ *     serves every position in its page and the one right before it (who asks for the same prompt again has to compute its last token). The sliding
+ *     pages that are seen from there are WORTHY; every other sliding page of the tree is LOOSE. Without sliding layers, and with a window of one
+ *     token, there are none.
  *   - Full pages are evicted oldest first, which is from the ends of paths (pages.h rule 3): the node goes with both pages.
  *   - Sliding pages are evicted loose ones first, oldest first: the node becomes a tombstone. When nothing loose is idle, the resume point that was
  *     used longest ago is given up and its window becomes loose.
- *   - A leaf that is a tombstone serves nobody and goes at once, and its parents likewise, as far as they have become such leaves.
+ *   - A leaf that is a tombstone serves nobody and goes at once, and its parents likewise, as far as they have become such leaves. (Not one that a
+ *     sequence holds: it will have children. If that sequence is closed before, it goes when it is the oldest, like any other.)
+ *   - A partly filled node goes when a page that knows more is entered beside it.
  *
  * Running requests enter their pages as these fill, so one can reuse the beginning of another that still runs or is still in its prompt.
  *
@@ -48,7 +52,7 @@ struct radix_space { /* a namespace: 128 bits of a digest; all zero = the common
 struct radix_match {
   int n_known;        /* tokens of the prefix that the tree knows, usable or not; <= limit */
   int n_usable;       /* <= n_known */
-  bool parts;         /* the tree goes on after n_known, with other tokens than asked */
+  bool parts;         /* n_known > 0, and the tree goes on behind it with other tokens than asked */
   int32_t node;       /* in which token n_usable - 1 lies; 0 with n_usable 0 */
   int32_t known_node; /* in which token n_known - 1 lies */
 };
@@ -61,11 +65,13 @@ size_t radix_bytes(int n_pages_full, int n_pages_sliding, int page_tokens);
 /* The longest known beginning of tokens[0, limit). Changes nothing. */
 struct radix_match radix_match(const struct radix *t, struct radix_space space, const int32_t *tokens, int limit);
 /* s, open and empty, goes on from m, which comes from radix_match with nothing done in between. Appends to copies (room for KV_KINDS) what is to
- * be copied; returns how many. s then has m->n_usable tokens, or only the whole pages of it when no page is free or idle for the rest (the
- * window before those permitting; else 0).
+ * be copied; returns how many. s then has m->n_usable tokens, or only the whole pages of it when no page is free or idle for the rest (or as many
+ * of those as the windows before them permit).
+ * The copies are to be carried out even if s is closed before: the tree may know the page by then.
  * A place where paths part becomes a resume point, and one that is resumed at becomes the latest. */
 int radix_adopt(struct radix *t, const struct radix_match *m, struct kv_seq *s, struct kv_copy *copies);
-/* Enter the whole pages of what s has committed. tokens: [s->n_tokens] those of s. Call it after every commit, before the next drop_window. */
+/* Enter the whole pages of what s has committed. tokens: [s->n_tokens] those of s. Call it after every commit, before the next drop_window (what
+ * has been dropped becomes a tombstone). */
 void radix_insert(struct radix *t, struct radix_space space, struct kv_seq *s, const int32_t *tokens);
 /* The same, with the last page although it is not full, and s->n_tokens becomes a resume point. */
 void radix_mark(struct radix *t, struct radix_space space, struct kv_seq *s, const int32_t *tokens);
@@ -75,7 +81,7 @@ void radix_flush(struct radix *t); /* forget everything; no sequence is open */
 
 struct radix_stats {
   int n_nodes, n_tombstones, n_resume_points;
-  uint64_t n_evicted[KV_KINDS]; /* pages, since radix_new */
+  uint64_t n_evicted[KV_KINDS]; /* pages that made room, since radix_new */
 };
 struct radix_stats radix_stats(const struct radix *t);
 /* Every invariant above, and kv_check over the same sequences. tokens[i]: those of seqs[i]. False and a sentence. For tests and idle. */

@@ -424,7 +424,7 @@ static void test_memory_runs_out(void **unused) {
 /* Each broken rule must be seen by kv_check. */
 static void test_check_sees_damage(void **unused) {
   (void)unused;
-  for (int damage = 0; damage < 13; damage++) {
+  for (int damage = 0; damage < 15; damage++) {
     struct kv_config c = {.page_tokens = 4, .n_pages = {12, 12}, .window_tokens = 5, .seqs_max = 3, .tokens_max = 32};
     struct kv *kv = kv_new(&c, NULL);
     struct kv_seq a = {0}, b = {0}, *open[] = {&a, &b};
@@ -448,6 +448,8 @@ static void test_check_sees_damage(void **unused) {
     if (damage == 10) n_open = 1;                         /* a sequence is missing */
     if (damage == 11) open[1] = &a;                       /* one twice */
     if (damage == 12) a.pairs[3].full = 77;               /* range */
+    if (damage == 13) b.n_entered = 16;                   /* more than it may share */
+    if (damage == 14) b.n_entered = 3;                    /* alignment */
     struct err e = {0};
     if (kv_check(kv, open, n_open, &e)) fail_msg("damage %d was not seen", damage);
     assert_int_equal(e.code, ERR_INTERNAL);
@@ -484,9 +486,67 @@ static void test_shared_pages_are_not_written(void **unused) {
   kv_delete(kv);
 }
 
+/* Pages that the tree owns as well: a shortage counts them as missing while they are idle, nobody cuts into them, and taking them up again counts as
+ * use. */
+static void test_kept_pages(void **unused) {
+  (void)unused;
+  struct kv_config c = {.page_tokens = 4, .n_pages = {6, 6}, .window_tokens = 4, .seqs_max = 2, .tokens_max = 32};
+  struct kv *kv = kv_new(&c, NULL);
+  struct kv_seq a = {0}, b = {0};
+  assert_true(kv_seq_open(kv, &a));
+  kv_reserve(kv, &a, 14);
+  kv_commit(kv, &a, 14);
+  struct kv_page pairs[4];
+  memcpy(pairs, a.pairs, sizeof pairs);
+  for (int i = 0; i < 4; i++) {
+    pages_keep(kv_pool(kv, KV_FULL), pairs[i].full, PAGES_LOOSE);
+    pages_keep(kv_pool(kv, KV_SLIDING), pairs[i].swa, PAGES_WORTHY);
+  }
+  a.n_entered = a.own_from = 12;
+  assert_true(kv_check(kv, (struct kv_seq *[]){&a}, 1, NULL));
+  assert_true(kv_truncate(kv, &a, 14)); /* nothing is cut */
+  assert_false(kv_truncate(kv, &a, 13));
+  assert_int_equal(a.n_entered, 12);
+  assert_true(kv_truncate(kv, &a, 8));
+  assert_int_equal(a.n_entered, 8);
+  assert_false(kv_truncate(kv, &a, 6));
+  assert_true(kv_truncate(kv, &a, 0));
+  assert_int_equal(a.n_entered, 0);
+  kv_seq_close(kv, &a);
+  for (int k = 0; k < KV_KINDS; k++) {
+    assert_int_equal(kv_stats(kv).n_used[k], 0);
+    assert_int_equal(kv_stats(kv).n_idle[k], 4);
+  }
+  assert_int_equal(pages_oldest(kv_pool(kv, KV_FULL), PAGES_LOOSE), pairs[3].full); /* from the end */
+  assert_int_equal(pages_oldest(kv_pool(kv, KV_SLIDING), PAGES_WORTHY), pairs[3].swa);
+
+  /* going on at 15 one sees 12 to 14, which are copied: no older sliding page is needed */
+  assert_true(kv_seq_open(kv, &a) && kv_seq_open(kv, &b));
+  kv_seq_adopt(kv, &a, pairs, 12, 12);
+  kv_reserve(kv, &a, 3);
+  kv_commit(kv, &a, 3);
+  assert_true(kv_check(kv, (struct kv_seq *[]){&a, &b}, 2, NULL));
+  assert_int_equal(kv_stats(kv).n_used[KV_FULL], 4);
+  assert_int_equal(kv_stats(kv).n_used[KV_SLIDING], 1);
+  assert_int_equal(kv_reserve(kv, &b, 8).pages[KV_FULL], 1); /* idle ones are missing */
+  assert_int_equal(kv_reserve(kv, &b, 8).pages[KV_SLIDING], 1);
+  kv_reserve(kv, &b, 4);                             /* the last free ones */
+  kv_seq_replace(kv, &b, 0, KV_FULL, pairs[3].full); /* an idle page becomes used, and b's own one free */
+  assert_int_equal(b.pairs[0].full, pairs[3].full);
+  assert_int_equal(kv_stats(kv).n_used[KV_FULL], 5);
+  assert_int_equal(kv_stats(kv).n_idle[KV_FULL], 0);
+  assert_int_equal(kv_pool(kv, KV_FULL)->n_free, 1);
+  assert_true(kv_check(kv, (struct kv_seq *[]){&a, &b}, 2, NULL));
+  kv_seq_close(kv, &b);
+  assert_true(kv_check(kv, (struct kv_seq *[]){&a}, 1, NULL));
+  kv_seq_close(kv, &a);
+  kv_delete(kv);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_operations),      cmocka_unit_test(test_window_rule),        cmocka_unit_test(test_worked_trace),
     cmocka_unit_test(test_placement),       cmocka_unit_test(test_pages_for_is_exact), cmocka_unit_test(test_config_is_checked),
     cmocka_unit_test(test_memory_runs_out), cmocka_unit_test(test_check_sees_damage),  cmocka_unit_test(test_shared_pages_are_not_written),
+    cmocka_unit_test(test_kept_pages),
 };
 TEST_MAIN(tests)
