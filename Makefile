@@ -153,9 +153,9 @@ format-check:
 	else echo "format: not checked, clang-format 14 is not here (found: $${v:-none})"; fi
 MODEL ?= build/models/gemma-3-270m-q4_k_m.gguf
 BENCHES := $(patsubst bench/%.c,$(OBJ)/bench/%,$(sort $(wildcard bench/b_*.c)))
-$(OBJ)/bench/b_%: $(OBJ)/bench/b_%.o $(foreach r,compute kv base,$(call lib_of,$(r)))
+$(OBJ)/bench/b_%: $(OBJ)/bench/b_%.o $(foreach r,engine models compute kv text files base,$(call lib_of,$(r)))
 	@echo "  link    $@"
-	@$(CC) $(filter %.o,$^) $(LDFLAGS) $(filter %.a,$^) $(LIBS_base) -o $@
+	@$(CC) $(filter %.o,$^) $(LDFLAGS) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIB_LIBS) -o $@
 bench: $(BENCHES) $(BUILD)/cygnet
 	@for b in $(BENCHES); do $$b || exit 1; done
 	@if [ -f $(MODEL) ]; then $(BUILD)/cygnet bench -m $(MODEL) --depth 0,4096 --batch 1,4,16; \

@@ -21,8 +21,8 @@
  *   3. What is documented as "owned" is released with cygnet_free.
  *   4. A request can fail; then its last event says why. A call that fails returns 0, NULL or -1 and fills *e (which may be NULL).
  *   5. All memory is taken in cygnet_open; nothing grows with traffic.
- *   6. Same model file, options of numerics (isa, kv_type) and seed: a request's tokens do not depend on what else is running, on how its prompt
- *      was cut into chunks, or on the number of threads.
+ *   6. Same model file, options of numerics (isa, kv_type) and seed: a request's tokens do not depend on what else is running, on how its
+ *      prompt was cut into chunks, on what the prefix cache has of it, or on the number of threads.
  */
 #ifndef CYGNET_H
 #define CYGNET_H
@@ -57,7 +57,7 @@ struct cygnet_options {
   int chunk_tokens;         /* most prompt tokens in one step; 0: 512 */
   int max_running;          /* requests computed at the same time; 0: 16 */
   int max_queued;           /* requests waiting; 0: 1024; more are refused with 503 */
-  int step_ms;              /* a step aims to take no longer while somebody else waits for a token (4 times that otherwise); 0: no aim */
+  int step_ms;              /* aim for a step beside others who wait for tokens, or twice a decoding step; 4 times that alone; 0: no aim */
   double swa_full_ratio;    /* tokens of the sliding pool per token of the full pool; 0: by itself */
   size_t mem_bytes;         /* limit for weights, scratch and cache together; 0: what the machine has free */
   double mem_fraction;      /* share of free memory that may be taken when mem_bytes is 0; 0: 0.8 */
@@ -79,6 +79,9 @@ struct cygnet_info { /* strings live as long as the struct cygnet */
   int ctx_tokens, ctx_tokens_model, window_tokens;
   int threads, page_tokens, chunk_tokens, max_running;
   int pool_full_tokens, pool_sliding_tokens;
+  int prefix_cache;  /* 1: what was computed is kept for other requests that begin alike, as long as there is room */
+  int resume_points; /* windows for which the sliding pool has room beside those of all running requests; 0 also without sliding layers */
+  int graph_buckets; /* kinds of decoding steps that are recorded and replayed; 0: none */
   size_t weight_bytes, packed_bytes, kv_bytes, scratch_bytes; /* weight_bytes: in the file */
   size_t kv_token_bytes_full, kv_token_bytes_sliding;         /* one token in all layers of a kind */
   int64_t products_per_token, products_per_logits;            /* multiply-adds with weights: a prompt token; one row of logits more */

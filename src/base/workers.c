@@ -1,12 +1,16 @@
-/* workers.c — fork-join over a pool of threads.
+/* workers.c — fork-join over a pool of threads, for one loop or for a list of them.
  *
- * A run is one 64-bit word, `tickets`: run number in the upper half, items not yet taken in the lower. Whoever wants an
- * item takes one by compare-and-swap, which can succeed only in the run it looked at. That gives the invariants:
- *   - fn, ctx and n_items are read only by a worker that holds an item, and the caller does not return from the run (so
- *     does not overwrite them) before every item is counted in `n_done`: plain fields, no race.
- *   - A helper that comes late finds no tickets and touches nothing; the caller waits for items, never for helpers. A
+ * A loop is one 64-bit word, `tickets`: loop number in the upper half, items not yet taken in the lower. Whoever wants an
+ * item takes one by compare-and-swap, which can succeed only in the loop it looked at. That gives the invariants:
+ *   - fn, ctx, n_items and the list's fields are read only by a worker that holds an item, and nobody overwrites them
+ *     before every item is counted out of `n_left`: plain fields, no race.
+ *   - A helper that comes late finds no tickets and touches nothing; everybody waits for items, never for helpers. A
  *     helper that the system has put aside, or that sleeps, delays nobody.
- * Sleep: a helper counts itself in n_sleeping, looks at tickets again, then waits on the futex `wake_seq`; the caller
+ * In a list, whoever counts out the last item of a loop opens the next one: that is the barrier, and it is a single hop. Loops of
+ * one item it does at once by itself, with no barrier at all. n_left carries one more while the list goes on, so that the
+ * caller, who waits for 0, sees only the end of all.
+ *
+ * Sleep: a helper counts itself in n_sleeping, looks at tickets again, then waits on the futex `wake_seq`; whoever opens a loop
  * publishes tickets, then looks at n_sleeping. Both sides are sequentially consistent, so one of them sees the other.
  *
  * Helpers are not bound to CPUs: a second process with the same mask would bind to the same ones.
@@ -28,6 +32,7 @@
 #include "base/clock.h"
 #include "base/cpus.h"
 #include "base/mem.h"
+#include "base/workers_impl.h"
 
 enum {
   THREADS_MAX = 1024,
@@ -44,23 +49,28 @@ struct helper {
 };
 
 struct workers {
-  /* Set by the caller before a run, constant in it. */
+  /* Set by whoever opens a loop, constant in it. */
   workers_fn fn;
   void *ctx;
   int n_items;
+  const struct launch *next, *end; /* what follows in the list */
+
   int n_threads;
   int n_started; /* helpers that exist */
   int64_t spin_ns;
-  bool oversubscribed; /* more threads than CPUs */
+  bool oversubscribed;   /* more threads than CPUs */
+  bool running;          /* inside workers_run or a list */
+  struct record *record; /* open */
   uint64_t n_runs;
   struct helper *helpers; /* [n_threads - 1] */
 
   /* Each contended word has its cache line. */
   _Alignas(LINE_BYTES) _Atomic uint64_t tickets;
-  _Alignas(LINE_BYTES) _Atomic int n_done;
+  _Alignas(LINE_BYTES) _Atomic int n_left; /* items not yet done, and 1 for the rest of the list */
   _Alignas(LINE_BYTES) _Atomic int n_sleeping;
   _Alignas(LINE_BYTES) _Atomic uint32_t wake_seq; /* futex word */
   _Atomic bool stopping;
+  _Atomic bool in_list; /* a hint: more comes soon */
 };
 
 static ALWAYS_INLINE void cpu_pause(void) {
@@ -78,31 +88,74 @@ static ALWAYS_INLINE uint32_t tickets_left(uint64_t tickets) { return (uint32_t)
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen) { syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0); }
 static void futex_wake(_Atomic uint32_t *word, int n) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0); }
 
+static void wake_sleepers(struct workers *w, int n) {
+  if (atomic_load(&w->n_sleeping) == 0) return;
+  atomic_fetch_add(&w->wake_seq, 1);
+  futex_wake(&w->wake_seq, n);
+}
+
+/* Nobody holds an item. From the store of tickets on, others take part. */
+static void open_loop(struct workers *w, workers_fn fn, void *ctx, int n_items) {
+  const bool goes_on = w->next != w->end;
+  w->fn = fn;
+  w->ctx = ctx;
+  w->n_items = n_items;
+  atomic_store_explicit(&w->n_left, n_items + goes_on, memory_order_relaxed);
+  uint64_t loop = (atomic_load_explicit(&w->tickets, memory_order_relaxed) >> 32) + 1;
+  atomic_store(&w->tickets, loop << 32 | (uint32_t)n_items);
+  wake_sleepers(w, goes_on ? INT_MAX : n_items - 1);
+}
+
+/* Nobody holds an item. Go on in the list up to a loop that is worth sharing. */
+static void open_next(struct workers *w, int worker) {
+  while (w->next != w->end) {
+    const struct launch *l = w->next++;
+    int n_items = launch_items(l);
+    if (n_items > 1) {
+      open_loop(w, l->fn, l->ctx, n_items);
+      return;
+    }
+    if (n_items == 1) l->fn(l->ctx, 0, worker);
+  }
+  atomic_store_explicit(&w->n_left, 0, memory_order_release);
+}
+
 /* Do items until none is left to take; count them all at once. */
 static void work(struct workers *w, int worker) {
   int n_mine = 0;
+  bool goes_on = false;
   uint64_t seen = atomic_load_explicit(&w->tickets, memory_order_acquire);
-  while (tickets_left(seen) > 0) {
-    if (!atomic_compare_exchange_weak_explicit(&w->tickets, &seen, seen - 1, memory_order_acquire, memory_order_acquire)) continue;
-    w->fn(w->ctx, w->n_items - (int)tickets_left(seen), worker);
-    n_mine++;
+  for (;;) {
+    while (tickets_left(seen) > 0) {
+      if (!atomic_compare_exchange_weak_explicit(&w->tickets, &seen, seen - 1, memory_order_acquire, memory_order_acquire)) continue;
+      goes_on = w->next != w->end;
+      w->fn(w->ctx, w->n_items - (int)tickets_left(seen), worker);
+      n_mine++;
+      seen = atomic_load_explicit(&w->tickets, memory_order_acquire);
+    }
+    if (n_mine == 0) return;
+    int left = atomic_fetch_sub_explicit(&w->n_left, n_mine, memory_order_acq_rel) - n_mine;
+    if (!goes_on || left != 1) return;
+    open_next(w, worker);
+    n_mine = 0;
     seen = atomic_load_explicit(&w->tickets, memory_order_acquire);
   }
-  if (n_mine > 0) atomic_fetch_add_explicit(&w->n_done, n_mine, memory_order_release);
 }
 
 static bool something_to_do(struct workers *w) { return tickets_left(atomic_load(&w->tickets)) > 0 || atomic_load(&w->stopping); }
 
-/* Spin for a while; true when there is something to do. */
+/* Spin for a while; true when there is something to do. Within a list a helper gives its CPU away rather than sleep. */
 static bool spin_for_work(struct workers *w) {
-  int64_t end_ns = clock_ns() + w->spin_ns;
+  int64_t start_ns = 0, spin_ns = w->spin_ns;
   do {
     for (int i = 0; i < CLOCK_EVERY; i++) {
       if (something_to_do(w)) return true;
       cpu_pause();
     }
     if (w->oversubscribed) sched_yield();
-  } while (clock_ns() < end_ns);
+    if (start_ns == 0) start_ns = clock_ns();
+    if (atomic_load_explicit(&w->in_list, memory_order_relaxed)) spin_ns = SPIN_US * 1000;
+  } while (clock_ns() - start_ns < spin_ns);
   return false;
 }
 
@@ -111,12 +164,6 @@ static void sleep_for_work(struct workers *w) {
   atomic_fetch_add(&w->n_sleeping, 1);
   if (!something_to_do(w)) futex_wait(&w->wake_seq, seen);
   atomic_fetch_sub(&w->n_sleeping, 1);
-}
-
-static void wake_sleepers(struct workers *w, int n) {
-  if (atomic_load(&w->n_sleeping) == 0) return;
-  atomic_fetch_add(&w->wake_seq, 1);
-  futex_wake(&w->wake_seq, n);
 }
 
 static void *helper_main(void *arg) {
@@ -132,30 +179,68 @@ static void *helper_main(void *arg) {
   }
 }
 
-/* The last items are with the helpers. They take microseconds as a rule; if not, or if a helper waits for a CPU, let go of ours. */
-static void wait_for_rest(struct workers *w, int n_items) {
-  for (int64_t spins = 0; atomic_load_explicit(&w->n_done, memory_order_acquire) != n_items; spins++) {
-    if (spins > (w->oversubscribed ? 200 : 20000)) sched_yield();
-    else cpu_pause();
+/* Take part until all is done. The last items may be with helpers: they take microseconds as a rule; if not, or if a helper waits
+ * for a CPU, let go of ours. */
+static void work_until_done(struct workers *w) {
+  for (int64_t spins = 0; atomic_load_explicit(&w->n_left, memory_order_acquire) != 0; spins++) {
+    if (tickets_left(atomic_load_explicit(&w->tickets, memory_order_relaxed)) > 0) {
+      work(w, 0);
+      spins = 0;
+    } else if (spins > (w->oversubscribed ? 200 : 20000)) {
+      sched_yield();
+    } else {
+      cpu_pause();
+    }
   }
 }
 
-void workers_run(struct workers *w, workers_fn fn, void *ctx, int n_items) {
-  if (w && n_items > 0) w->n_runs++;
-  if (!w || w->n_threads == 1 || n_items <= 1) {
+void workers_run_now(struct workers *w, workers_fn fn, void *ctx, int n_items) {
+  if (!w) {
     for (int i = 0; i < n_items; i++) fn(ctx, i, 0);
     return;
   }
-  w->fn = fn;
-  w->ctx = ctx;
-  w->n_items = n_items;
-  atomic_store_explicit(&w->n_done, 0, memory_order_relaxed);
-  uint64_t run = (atomic_load_explicit(&w->tickets, memory_order_relaxed) >> 32) + 1;
-  atomic_store(&w->tickets, run << 32 | (uint32_t)n_items); /* from here on helpers take part */
-  wake_sleepers(w, n_items - 1);
-  work(w, 0);
-  wait_for_rest(w, n_items);
+  CHECK(!w->running);
+  w->running = true;
+  w->n_runs += n_items > 1;
+  if (w->n_threads == 1 || n_items <= 1) {
+    for (int i = 0; i < n_items; i++) fn(ctx, i, 0);
+  } else {
+    open_loop(w, fn, ctx, n_items);
+    work_until_done(w);
+  }
+  w->running = false;
 }
+
+void workers_run(struct workers *w, workers_fn fn, void *ctx, int n_items) {
+  CHECK(!w || !w->record); /* the list would lack it */
+  workers_run_now(w, fn, ctx, n_items);
+}
+
+void workers_run_list(struct workers *w, const struct launch *list, int n_launches) {
+  CHECK(!w->running);
+  w->running = true;
+  w->n_runs++;
+  if (w->n_threads == 1) {
+    for (int i = 0; i < n_launches; i++) {
+      int n_items = launch_items(&list[i]);
+      for (int item = 0; item < n_items; item++) list[i].fn(list[i].ctx, item, 0);
+    }
+  } else {
+    w->next = list;
+    w->end = list + n_launches;
+    atomic_store_explicit(&w->n_left, 1, memory_order_relaxed);
+    atomic_store_explicit(&w->in_list, true, memory_order_relaxed);
+    open_next(w, 0);
+    work_until_done(w);
+    atomic_store_explicit(&w->in_list, false, memory_order_relaxed);
+  }
+  w->running = false;
+}
+
+struct record *workers_recording(const struct workers *w) {
+  return w ? w->record : NULL;
+}
+void workers_set_recording(struct workers *w, struct record *r) { w->record = r; }
 
 /* Signals belong to the program's own threads: helpers block them all. Errors come back as errno values. */
 static int start_helper(struct helper *h) {

@@ -12,7 +12,7 @@
  *   segment 0      1          2          3                   total = ((s0 ⊕ s1) ⊕ s2) ⊕ s3      always, so that
  *   |··········|··········|··········|··········|            a costly block may be split over threads by segments:
  *    \__ piece 0 ________/ \__ piece 1 ________/             pieces leave their segments' states in `parts`, and a second
- *                                                            fork-join folds them in the same order.
+ *                                                            launch folds them in the same order.
  *
  * How rows are cut into blocks and blocks into pieces depends on threads and on company, and may: no result depends on it.
  */
@@ -20,6 +20,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/record.h"
 #include "compute/attn.h"
 #include "compute/attn_kern.h"
 
@@ -56,6 +57,7 @@ struct attn_shape { /* layers that have all this in common share their cutting *
   struct attn_piece *pieces; /* dearest first, roughly */
   int *split;                /* blocks that are split */
   int n_blocks, n_pieces, n_split, blocks_max, pieces_max;
+  int piece_items, split_items; /* pieces and split blocks × key heads: what launches read when they begin */
 };
 
 struct attn_scratch {         /* of one worker; carved from one block of memory */
@@ -320,6 +322,8 @@ static void attn_cut_pieces(struct attn *a, struct attn_shape *s) {
       s->pieces[s->n_pieces++] = (struct attn_piece){i, first + n_segments * p / n, first + n_segments * (p + 1) / n};
     }
   }
+  s->piece_items = s->n_pieces * s->n_kv;
+  s->split_items = s->n_split * s->n_kv;
 }
 
 static void cpu_prepare(struct attn *a, const struct batch *b) {
@@ -333,13 +337,13 @@ static void cpu_prepare(struct attn *a, const struct batch *b) {
 
 /* --- run ------------------------------------------------------------------------------------------------------------------- */
 
-struct attn_step { /* what the functions below share during one run */
-  struct attn *a;
+/* What the launches of one run share. Recorded by value; all that a step changes is behind its pointers: the shape's cutting, the batch. */
+struct attn_step {
+  const struct attn *a;
   const struct attn_layer *l;
   const struct attn_shape *shape;
   const struct attn_store *store;
-  const struct tensor *q, *k, *v;
-  struct tensor *out;
+  struct tensor q, k, v, out;
   int store_rows; /* rows per item of attn_store_rows */
 };
 
@@ -361,8 +365,8 @@ static void attn_store_rows(void *ctx, int item, int worker) {
     DCHECK(slot >= P && slot / P <= a->c.n_pages[st->l->kind]);
     for (int h = 0; h < st->l->n_kv; h++) {
       size_t at = attn_row_at(st, slot / P, h, (int)(slot % P));
-      a->c.kern->attn->store(st->store->k + at, tensor_row(st->k, r) + h * d, a->c.kv_dtype, d);
-      a->c.kern->attn->store(st->store->v + at, tensor_row(st->v, r) + h * d, a->c.kv_dtype, d);
+      a->c.kern->attn->store(st->store->k + at, tensor_row(&st->k, r) + h * d, a->c.kv_dtype, d);
+      a->c.kern->attn->store(st->store->v + at, tensor_row(&st->v, r) + h * d, a->c.kv_dtype, d);
     }
   }
 }
@@ -450,7 +454,7 @@ static void attn_load_q(const struct attn_step *st, const struct attn_scratch *s
   const int group = st->shape->group, width = st->shape->width, d = st->l->head_dim;
   for (int i = 0; i < b->n_rows * group; i++) {
     float *q = s->q + (size_t)i * (size_t)width;
-    st->a->c.kern->attn->load_q(q, tensor_row(st->q, b->row + i / group) + (head * group + i % group) * d, st->l->scale, d);
+    st->a->c.kern->attn->load_q(q, tensor_row(&st->q, b->row + i / group) + (head * group + i % group) * d, st->l->scale, d);
     for (int j = d; j < width; j++) q[j] = 0;
   }
 }
@@ -475,7 +479,7 @@ static void attn_fold(const struct attn_step *st, const struct attn_scratch *s, 
 static void attn_end_total(const struct attn_step *st, const struct attn_scratch *s, const struct attn_block *b, int head) {
   const int group = st->shape->group, width = st->shape->width, d = st->l->head_dim;
   for (int i = 0; i < b->n_rows * group; i++) {
-    float *out = tensor_row(st->out, b->row + i / group) + (head * group + i % group) * d;
+    float *out = tensor_row(&st->out, b->row + i / group) + (head * group + i % group) * d;
     if (s->lo[i] < s->hi[i]) st->a->c.kern->attn->finish(out, s->total_acc + (size_t)i * (size_t)width, s->total_sum[i], d);
     else memset(out, 0, sizeof(float) * (size_t)d);
   }
@@ -536,16 +540,16 @@ static void cpu_run(struct attn *a, int layer, const struct tensor *q, const str
   CHECK((k != NULL) == (l->owner == layer) && (v != NULL) == (k != NULL));
   CHECK(q->cols == l->n_q * l->head_dim && out->cols == q->cols && q->rows >= n_rows && out->rows >= n_rows);
   CHECK(!k || (k->cols == l->n_kv * l->head_dim && v->cols == k->cols && k->rows >= n_rows && v->rows >= n_rows));
-  struct attn_step st = {.a = a, .l = l, .shape = &a->shapes[a->shape_of[layer]], .store = &a->stores[l->owner]};
-  st.q = q, st.k = k, st.v = v, st.out = out;
+  const struct attn_shape *s = &a->shapes[a->shape_of[layer]];
+  struct attn_step st = {.a = a, .l = l, .shape = s, .store = &a->stores[l->owner], .q = *q, .out = *out};
   if (k) {
     bool spread = a->n_workers > 1 && n_rows > 1 && (int64_t)n_rows * k->cols >= SPREAD_STORE_ELEMS;
+    st.k = *k, st.v = *v;
     st.store_rows = spread ? div_up(n_rows, ITEMS_PER_THREAD * a->n_workers) : n_rows;
-    if (spread) workers_run(a->c.workers, attn_store_rows, &st, div_up(n_rows, st.store_rows));
-    else attn_store_rows(&st, 0, 0);
+    workers_launch(a->c.workers, attn_store_rows, &st, sizeof st, div_up(n_rows, st.store_rows), NULL);
   }
-  workers_run(a->c.workers, attn_do_piece, &st, st.shape->n_pieces * st.shape->n_kv);
-  if (st.shape->n_split > 0) workers_run(a->c.workers, attn_join_split, &st, st.shape->n_split * st.shape->n_kv);
+  workers_launch(a->c.workers, attn_do_piece, &st, sizeof st, s->piece_items, &s->piece_items);
+  if (a->parts_floats > 0) workers_launch(a->c.workers, attn_join_split, &st, sizeof st, s->split_items, &s->split_items);
 }
 
 static void cpu_copy_page(struct attn *a, enum kv_kind kind, int32_t from, int32_t to) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/record.h"
 #include "compute/attn.h"
 
 struct ref_store {
@@ -101,24 +102,41 @@ static void ref_attend(const struct attn *a, const struct attn_layer *l, const i
   for (int i = 0; i < d; i++) out[i] = lo < hi ? (float)(a->sum[i] / total) : 0;
 }
 
-static void ref_run(struct attn *a, int layer, const struct tensor *q, const struct tensor *k, const struct tensor *v, struct tensor *out) {
-  const struct attn_layer *l = &a->layers[layer];
+struct ref_step {
+  const struct attn *a;
+  int layer;
+  bool owns;
+  struct tensor q, k, v, out;
+};
+
+/* All of a layer, in one item: the oracle has no order to think about. */
+static void ref_item(void *ctx, int item, int worker) {
+  const struct ref_step *st = ctx;
+  const struct attn *a = st->a;
+  const struct attn_layer *l = &a->layers[st->layer];
   const struct batch *b = a->batch;
-  CHECK((k != NULL) == (l->owner == layer) && (v != NULL) == (k != NULL));
-  for (int r = 0; k && r < b->n_rows; r++) {
+  (void)item, (void)worker;
+  for (int r = 0; st->owns && r < b->n_rows; r++) {
     size_t at = (size_t)b->slot[l->kind][r] * (size_t)l->n_kv * (size_t)l->head_dim;
     if (at == 0) continue;
-    ref_write(a, l, tensor_row(k, r), a->stores[layer].k + at);
-    ref_write(a, l, tensor_row(v, r), a->stores[layer].v + at);
+    ref_write(a, l, tensor_row(&st->k, r), a->stores[st->layer].k + at);
+    ref_write(a, l, tensor_row(&st->v, r), a->stores[st->layer].v + at);
   }
   for (int r = 0; r < b->n_rows; r++) {
     int lo = b->lo[l->kind][r], hi = b->hi[l->kind][r];
     const int32_t *pages = lo < hi ? b->page[l->kind] + (size_t)b->seq[r] * (size_t)b->pages_max : NULL;
     for (int i = 0; i < l->n_q; i++) {
       size_t at = (size_t)i * (size_t)l->head_dim;
-      ref_attend(a, l, pages, lo, hi, i / (l->n_q / l->n_kv), tensor_row(q, r) + at, tensor_row(out, r) + at);
+      ref_attend(a, l, pages, lo, hi, i / (l->n_q / l->n_kv), tensor_row(&st->q, r) + at, tensor_row(&st->out, r) + at);
     }
   }
+}
+
+static void ref_run(struct attn *a, int layer, const struct tensor *q, const struct tensor *k, const struct tensor *v, struct tensor *out) {
+  CHECK((k != NULL) == (a->layers[layer].owner == layer) && (v != NULL) == (k != NULL));
+  struct ref_step st = {.a = a, .layer = layer, .owns = k != NULL, .q = *q, .out = *out};
+  if (k) st.k = *k, st.v = *v;
+  workers_launch(a->c.workers, ref_item, &st, sizeof st, 1, NULL);
 }
 
 static void ref_copy_page(struct attn *a, enum kv_kind kind, int32_t from, int32_t to) {

@@ -1,13 +1,17 @@
 /* cpu.c — device.h on the CPU: one short function per operation.
  *
  * An operation whose rows are independent is a struct cpu_job: a function over a rectangle [row, row_end) × [col, col_end) and what it needs.
- * cpu_spread cuts the rectangle over the workers when there is enough to do. Where it cuts changes no bit: kernels work row by row, and those that
+ * cpu_spread launches it, cut over the workers when there is enough to do. Where it cuts changes no bit: kernels work row by row, and those that
  * are cut by columns work number by number.
+ *
+ * A job is recorded by value (base/record.h): it holds tensors, not pointers to them, and what its function reads through pointers is there for
+ * as long as the model is. An operation's own code looks at shapes only; at ids and positions the job's function does.
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/record.h"
 #include "compute/device.h"
 
 enum {
@@ -32,7 +36,7 @@ struct cpu {
 struct cpu_job {
   void (*fn)(const struct cpu_job *j, int row, int row_end, int col, int col_end);
   const struct kern *kern;
-  const struct tensor *y, *x, *up;
+  struct tensor y, x, up;
   const float *w;
   float f; /* eps, factor or cap */
   enum act act;
@@ -60,16 +64,14 @@ static void cpu_spread(struct device *d, struct cpu_job *j, int rows, int cols, 
   j->rows = j->rows_per_item = rows;
   j->cols = j->cols_per_item = cols;
   if (rows < 1 || cols < 1) return;
-  if (n_workers == 1 || (int64_t)rows * cols * cost < SPREAD_ELEMS || (rows == 1 && !by_cols)) {
-    j->fn(j, 0, rows, 0, cols);
-    return;
+  if (n_workers > 1 && (int64_t)rows * cols * cost >= SPREAD_ELEMS) {
+    j->rows_per_item = div_up(rows, ITEMS_PER_WORKER * n_workers);
+    if (by_cols && rows < ITEMS_PER_WORKER * n_workers) {
+      int wanted = div_up(ITEMS_PER_WORKER * n_workers, rows);
+      j->cols_per_item = (int)align_up((size_t)div_up(cols, wanted), COLS_PER_ITEM_LEAST);
+    }
   }
-  j->rows_per_item = div_up(rows, ITEMS_PER_WORKER * n_workers);
-  if (by_cols && rows < ITEMS_PER_WORKER * n_workers) {
-    int wanted = div_up(ITEMS_PER_WORKER * n_workers, rows);
-    j->cols_per_item = (int)align_up((size_t)div_up(cols, wanted), COLS_PER_ITEM_LEAST);
-  }
-  workers_run(d->workers, cpu_job_item, j, div_up(rows, j->rows_per_item) * div_up(cols, j->cols_per_item));
+  workers_launch(d->workers, cpu_job_item, j, sizeof *j, div_up(rows, j->rows_per_item) * div_up(cols, j->cols_per_item), NULL);
 }
 
 /* --- life --------------------------------------------------------------------------------------------------------------- */
@@ -192,13 +194,13 @@ static void embed_rows(const struct cpu_job *j, int row, int row_end, int col, i
   const struct weight *t = j->table;
   for (int r = row; r < row_end; r++) {
     CHECK(j->ids[r] >= 0 && j->ids[r] < t->rows);
-    dtype_to_f32(t->dtype, (const char *)t->source + (size_t)j->ids[r] * t->row_bytes, tensor_row(j->y, r), (size_t)col_end);
-    if (j->f != 1) j->kern->scale(tensor_row(j->y, r), tensor_row(j->y, r), j->f, col_end);
+    dtype_to_f32(t->dtype, (const char *)t->source + (size_t)j->ids[r] * t->row_bytes, tensor_row(&j->y, r), (size_t)col_end);
+    if (j->f != 1) j->kern->scale(tensor_row(&j->y, r), tensor_row(&j->y, r), j->f, col_end);
   }
 }
 static void cpu_embed(struct device *d, struct tensor *y, const struct weight *table, const int32_t *ids, float scale) {
   CHECK(y->cols == table->cols);
-  struct cpu_job j = {.fn = embed_rows, .y = y, .table = table, .ids = ids, .f = scale};
+  struct cpu_job j = {.fn = embed_rows, .y = *y, .table = table, .ids = ids, .f = scale};
   cpu_spread(d, &j, y->rows, y->cols, 4, false);
 }
 
@@ -210,53 +212,53 @@ static void cpu_linear(struct device *d, int n_w, const struct weight *const *w,
 
 static void rmsnorm_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
   (void)col, (void)col_end;
-  int n = j->x->cols / j->groups;
+  int n = j->x.cols / j->groups;
   for (int r = row; r < row_end; r++) {
-    for (int g = 0; g < j->groups; g++) j->kern->rmsnorm(tensor_row(j->y, r) + g * n, tensor_row(j->x, r) + g * n, j->w, n, j->f);
+    for (int g = 0; g < j->groups; g++) j->kern->rmsnorm(tensor_row(&j->y, r) + g * n, tensor_row(&j->x, r) + g * n, j->w, n, j->f);
   }
 }
 static void cpu_rmsnorm(struct device *d, struct tensor *y, const struct tensor *x, const float *w, int groups, float eps) {
   CHECK(y->cols == x->cols && y->rows >= x->rows && groups > 0 && x->cols % groups == 0);
-  struct cpu_job j = {.fn = rmsnorm_rows, .y = y, .x = x, .w = w, .groups = groups, .f = eps};
+  struct cpu_job j = {.fn = rmsnorm_rows, .y = *y, .x = *x, .w = w, .groups = groups, .f = eps};
   cpu_spread(d, &j, x->rows, x->cols, 1, false);
 }
 
 static void add_rmsnorm_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
   (void)col;
-  for (int r = row; r < row_end; r++) j->kern->add_rmsnorm(tensor_row(j->y, r), tensor_row(j->x, r), j->w, col_end, j->f);
+  for (int r = row; r < row_end; r++) j->kern->add_rmsnorm(tensor_row(&j->y, r), tensor_row(&j->x, r), j->w, col_end, j->f);
 }
 static void cpu_add_rmsnorm(struct device *d, struct tensor *y, const struct tensor *x, const float *w, float eps) {
   CHECK(y->cols == x->cols && y->rows >= x->rows);
-  struct cpu_job j = {.fn = add_rmsnorm_rows, .y = y, .x = x, .w = w, .f = eps};
+  struct cpu_job j = {.fn = add_rmsnorm_rows, .y = *y, .x = *x, .w = w, .f = eps};
   cpu_spread(d, &j, x->rows, x->cols, 1, false);
 }
 
 static void add_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
-  for (int r = row; r < row_end; r++) j->kern->add(tensor_row(j->y, r) + col, tensor_row(j->x, r) + col, col_end - col);
+  for (int r = row; r < row_end; r++) j->kern->add(tensor_row(&j->y, r) + col, tensor_row(&j->x, r) + col, col_end - col);
 }
 static void cpu_add(struct device *d, struct tensor *y, const struct tensor *x) {
   CHECK(y->cols == x->cols && y->rows >= x->rows);
-  struct cpu_job j = {.fn = add_rows, .y = y, .x = x};
+  struct cpu_job j = {.fn = add_rows, .y = *y, .x = *x};
   cpu_spread(d, &j, x->rows, x->cols, 1, true);
 }
 
 static void scale_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
-  for (int r = row; r < row_end; r++) j->kern->scale(tensor_row(j->y, r) + col, tensor_row(j->x, r) + col, j->f, col_end - col);
+  for (int r = row; r < row_end; r++) j->kern->scale(tensor_row(&j->y, r) + col, tensor_row(&j->x, r) + col, j->f, col_end - col);
 }
 static void cpu_scale(struct device *d, struct tensor *y, const struct tensor *x, float s) {
   CHECK(y->cols == x->cols && y->rows >= x->rows);
-  struct cpu_job j = {.fn = scale_rows, .y = y, .x = x, .f = s};
+  struct cpu_job j = {.fn = scale_rows, .y = *y, .x = *x, .f = s};
   cpu_spread(d, &j, x->rows, x->cols, 1, true);
 }
 
 static void gated_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
   for (int r = row; r < row_end; r++) {
-    j->kern->gated(tensor_row(j->y, r) + col, tensor_row(j->x, r) + col, tensor_row(j->up, r) + col, j->act, col_end - col);
+    j->kern->gated(tensor_row(&j->y, r) + col, tensor_row(&j->x, r) + col, tensor_row(&j->up, r) + col, j->act, col_end - col);
   }
 }
 static void cpu_gated(struct device *d, struct tensor *y, const struct tensor *gate, const struct tensor *up, enum act act) {
   CHECK(y->cols == gate->cols && up->cols == gate->cols && y->rows >= gate->rows && up->rows >= gate->rows);
-  struct cpu_job j = {.fn = gated_rows, .y = y, .x = gate, .up = up, .act = act};
+  struct cpu_job j = {.fn = gated_rows, .y = *y, .x = *gate, .up = *up, .act = act};
   cpu_spread(d, &j, gate->rows, gate->cols, 4, true);
 }
 
@@ -278,35 +280,35 @@ static void rope_rows(const struct cpu_job *j, int row, int row_end, int col, in
   (void)col;
   const struct rope_table *t = j->rope;
   for (int r = row; r < row_end; r++) {
-    float *x = tensor_row(j->y, r);
+    float *x = tensor_row(&j->y, r);
     for (int c = 0; c < col_end; c += t->head_dim) j->kern->rope(x + c, tensor_row(&t->cos, r), tensor_row(&t->sin, r), t->head_dim);
   }
 }
 static void cpu_rope(struct device *d, struct tensor *x, const struct rope_table *t) {
   CHECK(x->cols % t->head_dim == 0 && x->rows <= t->cos.rows);
-  struct cpu_job j = {.fn = rope_rows, .y = x, .rope = t};
+  struct cpu_job j = {.fn = rope_rows, .y = *x, .rope = t};
   cpu_spread(d, &j, x->rows, x->cols, 1, false);
 }
 
 static void softcap_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
-  for (int r = row; r < row_end; r++) j->kern->softcap(tensor_row(j->y, r) + col, tensor_row(j->x, r) + col, j->f, col_end - col);
+  for (int r = row; r < row_end; r++) j->kern->softcap(tensor_row(&j->y, r) + col, tensor_row(&j->x, r) + col, j->f, col_end - col);
 }
 static void cpu_softcap(struct device *d, struct tensor *y, const struct tensor *x, float cap) {
   CHECK(y->cols == x->cols && y->rows >= x->rows);
-  struct cpu_job j = {.fn = softcap_rows, .y = y, .x = x, .f = cap};
+  struct cpu_job j = {.fn = softcap_rows, .y = *y, .x = *x, .f = cap};
   cpu_spread(d, &j, x->rows, x->cols, 4, true);
 }
 
 static void gather_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
   (void)col;
   for (int r = row; r < row_end; r++) {
-    CHECK(j->ids[r] >= 0 && j->ids[r] < j->x->rows);
-    memcpy(tensor_row(j->y, r), tensor_row(j->x, j->ids[r]), sizeof(float) * (size_t)col_end);
+    CHECK(j->ids[r] >= 0 && j->ids[r] < j->x.rows);
+    memcpy(tensor_row(&j->y, r), tensor_row(&j->x, j->ids[r]), sizeof(float) * (size_t)col_end);
   }
 }
 static void cpu_gather(struct device *d, struct tensor *y, const struct tensor *x, const int32_t *rows) {
   CHECK(y->cols == x->cols && y->data != x->data);
-  struct cpu_job j = {.fn = gather_rows, .y = y, .x = x, .ids = rows};
+  struct cpu_job j = {.fn = gather_rows, .y = *y, .x = *x, .ids = rows};
   cpu_spread(d, &j, y->rows, y->cols, 1, false);
 }
 

@@ -1,14 +1,18 @@
-/* gemm.c — cutting products into panels, ranges of k and groups of rows, and spreading them over workers. */
+/* gemm.c — cutting products into panels, ranges of k and groups of rows, and spreading them over workers.
+ *
+ * A call is two launches (base/record.h), both with all they need in one struct call: x into the forms that the weights want, then the products.
+ */
 #include "compute/gemm.h"
 
+#include "base/record.h"
 #include "compute/gemm_kern.h"
 
 enum {
-  WEIGHTS_MAX = 8,                 /* that share one x in a call */
-  STREAM_BYTES = 64 << 10,         /* of weights per item at least, when they are read for few rows */
-  TILE_X_BYTES = 192 << 10,        /* of quantised x per row tile at most: it stays in the second-level cache beside the weights */
-  ITEMS_PER_WORKER = 8,            /* so that uneven workers finish together */
-  ROWS_QUANTISED_BY_THE_CALLER = 4 /* a fork-join costs more than that */
+  WEIGHTS_MAX = 8,          /* that share one x in a call */
+  STREAM_BYTES = 64 << 10,  /* of weights per item at least, when they are read for few rows */
+  TILE_X_BYTES = 192 << 10, /* of quantised x per row tile at most: it stays in the second-level cache beside the weights */
+  ITEMS_PER_WORKER = 8,     /* so that uneven workers finish together */
+  ROWS_QUANTISED_BY_ONE = 4 /* a fork-join costs more than that */
 };
 
 static bool is_ref(const struct kern *k) { return !k->gemm->quantise_row; }
@@ -61,7 +65,7 @@ void gemm_unpack_row(const struct kern *k, const struct weight *w, int row, floa
 
 /* One call's x in the forms that the weights want, inside the scratch; then one piece per worker. */
 struct rows {
-  const struct tensor *x;
+  struct tensor x;
   int group;    /* rows that lie together: gemm_kern.h */
   int n_blocks; /* per row */
   int8_t *codes;
@@ -87,7 +91,7 @@ size_t gemm_scratch_bytes(int rows_max, int cols_max, int n_workers) {
 }
 
 static struct rows lay_out(const struct gemm_kern *k, const struct gemm_scratch *s, const struct tensor *x) {
-  struct rows r = {.x = x, .bf16_stride = bf16_stride(x->cols), .n_blocks = x->cols / GEMM_BLOCK};
+  struct rows r = {.x = *x, .bf16_stride = bf16_stride(x->cols), .n_blocks = x->cols / GEMM_BLOCK};
   r.group = x->rows == 1 ? 1 : MAX(1, k->rows_max);
   CHECK(r.group <= GROUP_MAX);
   size_t n = align_up((size_t)x->rows, (size_t)r.group) * (size_t)r.n_blocks;
@@ -109,30 +113,39 @@ static size_t block_at(const struct rows *r, int row, int b) {
 
 /* --- one item --------------------------------------------------------------------------------------------------------- */
 
+struct call_weight {
+  const struct weight *w; /* the model's: there for as long as the call is recorded */
+  struct tensor y;
+  int chunk;        /* panels per item */
+  int items_before; /* of the weights before this one, within one row tile */
+};
+
 struct call {
   const struct kern *kern;
   struct rows rows;
-  int n_w;
-  const struct weight *const *w;
-  struct tensor *const *y;
   bool quantise, to_bf16;
-  int tile_rows;                     /* rows of x per item */
-  int chunk[WEIGHTS_MAX];            /* panels per item of each weight */
-  int items_before[WEIGHTS_MAX + 1]; /* within one row tile */
+  int rows_per_item;  /* of prepare_rows */
+  int tile_rows;      /* of x per item of product_item */
+  int items_per_tile; /* of all weights */
+  int n_w;
+  struct call_weight weights[WEIGHTS_MAX]; /* last: those that there are count as the call's context */
 };
 
-static void prepare_row(void *ctx, int row, int worker) {
-  struct call *c = ctx;
-  struct rows *r = &c->rows;
+static void prepare_rows(void *ctx, int item, int worker) {
+  const struct call *c = ctx;
+  const struct rows *r = &c->rows;
   const struct gemm_kern *k = c->kern->gemm;
-  const float *x = tensor_row(r->x, row);
-  size_t at = block_at(r, row, 0);
+  int from = item * c->rows_per_item, to = MIN(from + c->rows_per_item, r->x.rows);
   (void)worker;
-  if (c->quantise) k->quantise_row(r->codes + at * GEMM_BLOCK, r->blocks + at, r->group, x, r->x->cols);
-  if (c->to_bf16) k->bf16_row(r->bf16 + (size_t)row * r->bf16_stride, x, r->x->cols);
+  for (int row = from; row < to; row++) {
+    const float *x = tensor_row(&r->x, row);
+    size_t at = block_at(r, row, 0);
+    if (c->quantise) k->quantise_row(r->codes + at * GEMM_BLOCK, r->blocks + at, r->group, x, r->x.cols);
+    if (c->to_bf16) k->bf16_row(r->bf16 + (size_t)row * r->bf16_stride, x, r->x.cols);
+  }
 }
 
-static void store(struct tensor *y, const struct weight *w, int row, int panel, const float acc[GEMM_PANEL]) {
+static void store(const struct tensor *y, const struct weight *w, int row, int panel, const float acc[GEMM_PANEL]) {
   float *out = tensor_row(y, row) + panel * GEMM_PANEL;
   if ((panel + 1) * GEMM_PANEL <= w->rows) memcpy(out, acc, GEMM_PANEL * sizeof *acc);
   else memcpy(out, acc, (size_t)(w->rows - panel * GEMM_PANEL) * sizeof *acc);
@@ -140,7 +153,7 @@ static void store(struct tensor *y, const struct weight *w, int row, int panel, 
 
 struct part { /* panels [from, to) of a weight times rows [row, row + n_rows) of x */
   const struct weight *w;
-  struct tensor *y;
+  const struct tensor *y;
   int from, to, row, n_rows;
 };
 
@@ -188,9 +201,9 @@ static const void *plain_x(const struct call *c, const struct weight *w, int row
     *elem_bytes = sizeof *r->bf16;
     return r->bf16 + (size_t)row * r->bf16_stride;
   }
-  *row_bytes = r->x->row_bytes;
+  *row_bytes = r->x.row_bytes;
   *elem_bytes = sizeof(float);
-  return tensor_row(r->x, row);
+  return tensor_row(&r->x, row);
 }
 
 static void plain_part(const struct call *c, const struct part *p, struct gemm_tile *tile) {
@@ -223,19 +236,20 @@ static void plain_part(const struct call *c, const struct part *p, struct gemm_t
 
 static void product_item(void *ctx, int item, int worker) {
   const struct call *c = ctx;
-  int per_tile = c->items_before[c->n_w], tile_index = item / per_tile, i = 0;
-  item %= per_tile;
-  while (item >= c->items_before[i + 1]) i++;
-  const struct weight *w = c->w[i];
-  struct part p = {.w = w, .y = c->y[i]};
-  p.from = (item - c->items_before[i]) * c->chunk[i];
-  p.to = MIN(panels_of(w), p.from + c->chunk[i]);
+  int tile_index = item / c->items_per_tile, i = c->n_w - 1;
+  item %= c->items_per_tile;
+  while (item < c->weights[i].items_before) i--;
+  const struct call_weight *cw = &c->weights[i];
+  const struct weight *w = cw->w;
+  struct part p = {.w = w, .y = &cw->y};
+  p.from = (item - cw->items_before) * cw->chunk;
+  p.to = MIN(panels_of(w), p.from + cw->chunk);
   p.row = tile_index * c->tile_rows;
-  p.n_rows = MIN(c->tile_rows, c->rows.x->rows - p.row);
+  p.n_rows = MIN(c->tile_rows, c->rows.x.rows - p.row);
   char *scratch = c->rows.per_worker + (size_t)worker * c->rows.per_worker_bytes;
-  if (is_ref(c->kern)) gemm_ref_rows(w, p.y, c->rows.x, p.from * GEMM_PANEL, MIN(w->rows, p.to * GEMM_PANEL), (float *)(void *)scratch);
+  if (is_ref(c->kern)) gemm_ref_rows(w, p.y, &c->rows.x, p.from * GEMM_PANEL, MIN(w->rows, p.to * GEMM_PANEL), (float *)(void *)scratch);
   else if (gemm_format_of(w->dtype)->plain_bytes) plain_part(c, &p, (struct gemm_tile *)(void *)scratch);
-  else if (c->rows.x->rows <= c->kern->gemm->few_max) quantised_few(c, &p, (struct gemm_tile *)(void *)scratch);
+  else if (c->rows.x.rows <= c->kern->gemm->few_max) quantised_few(c, &p, (struct gemm_tile *)(void *)scratch);
   else quantised_rows(c, &p, (struct gemm_tile *)(void *)scratch);
 }
 
@@ -243,9 +257,11 @@ static void product_item(void *ctx, int item, int worker) {
 
 /* Cut into items: all panels of all weights for one tile of rows, then for the next. Returns the number of items. */
 static int plan(struct call *c, int n_workers) {
-  int rows = c->rows.x->rows, cols = c->rows.x->cols, n_tiles = 1;
+  int rows = c->rows.x.rows, cols = c->rows.x.cols, n_tiles = 1;
   size_t total_bytes = 0;
+  c->rows_per_item = rows <= ROWS_QUANTISED_BY_ONE ? rows : 1;
   c->tile_rows = rows;
+  c->items_per_tile = 0;
   if (!is_ref(c->kern)) {
     size_t row_bytes = (size_t)div_up(cols, GEMM_BLOCK) * (GEMM_BLOCK + sizeof(struct gemm_block));
     int most = (int)MIN((size_t)GEMM_TILE_ROWS, MAX((size_t)16, TILE_X_BYTES / row_bytes / GROUP_MAX * GROUP_MAX));
@@ -253,15 +269,17 @@ static int plan(struct call *c, int n_workers) {
     c->tile_rows = (int)align_up((size_t)div_up(rows, n_tiles), GROUP_MAX); /* a tile starts with a group */
     n_tiles = div_up(rows, c->tile_rows);
   }
-  for (int i = 0; i < c->n_w; i++) total_bytes += (size_t)panels_of(c->w[i]) * gemm_panel_bytes(c->w[i]->dtype, cols);
+  for (int i = 0; i < c->n_w; i++) total_bytes += (size_t)panels_of(c->weights[i].w) * gemm_panel_bytes(c->weights[i].w->dtype, cols);
   size_t item_bytes = total_bytes * (size_t)n_tiles / (size_t)(n_workers * ITEMS_PER_WORKER);
   if (rows <= 4) item_bytes = MAX(item_bytes, (size_t)STREAM_BYTES);
   for (int i = 0; i < c->n_w; i++) {
-    size_t panels = item_bytes / gemm_panel_bytes(c->w[i]->dtype, cols);
-    c->chunk[i] = MAX(1, MIN((int)MIN(panels, (size_t)1 << 20), panels_of(c->w[i])));
-    c->items_before[i + 1] = c->items_before[i] + div_up(panels_of(c->w[i]), c->chunk[i]);
+    struct call_weight *cw = &c->weights[i];
+    size_t panels = item_bytes / gemm_panel_bytes(cw->w->dtype, cols);
+    cw->chunk = MAX(1, MIN((int)MIN(panels, (size_t)1 << 20), panels_of(cw->w)));
+    cw->items_before = c->items_per_tile;
+    c->items_per_tile += div_up(panels_of(cw->w), cw->chunk);
   }
-  return n_tiles * c->items_before[c->n_w];
+  return n_tiles * c->items_per_tile;
 }
 
 void gemm(const struct kern *k, struct workers *workers, struct gemm_scratch *s, int n_w, const struct weight *const *w,
@@ -269,15 +287,22 @@ void gemm(const struct kern *k, struct workers *workers, struct gemm_scratch *s,
   CHECK(n_w >= 1 && n_w <= WEIGHTS_MAX);
   CHECK(x->rows <= s->rows_max && x->cols <= s->cols_max && workers_count(workers) <= s->n_workers);
   if (x->rows < 1) return;
-  struct call c = {.kern = k, .n_w = n_w, .w = w, .y = y, .rows = lay_out(k->gemm, s, x)};
+  struct call c;
+  size_t c_bytes = offsetof(struct call, weights) + (size_t)n_w * sizeof c.weights[0];
+  c.kern = k;
+  c.rows = lay_out(k->gemm, s, x);
+  c.quantise = c.to_bf16 = false;
+  c.n_w = n_w;
   for (int i = 0; i < n_w; i++) {
     CHECK(w[i]->cols == x->cols && y[i]->rows == x->rows && y[i]->cols == w[i]->rows);
     CHECK(is_ref(k) || w[i]->packed);
     bool plain = gemm_format_of(w[i]->dtype)->plain_bytes;
+    c.weights[i].w = w[i];
+    c.weights[i].y = *y[i];
     c.quantise |= !is_ref(k) && !plain;
     c.to_bf16 |= k->gemm->bf16_row && w[i]->dtype == DTYPE_BF16;
   }
-  if (c.quantise || c.to_bf16) workers_run(x->rows <= ROWS_QUANTISED_BY_THE_CALLER ? NULL : workers, prepare_row, &c, x->rows);
   int n_items = plan(&c, workers_count(workers));
-  workers_run(workers, product_item, &c, n_items);
+  if (c.quantise || c.to_bf16) workers_launch(workers, prepare_rows, &c, c_bytes, div_up(x->rows, c.rows_per_item), NULL);
+  workers_launch(workers, product_item, &c, c_bytes, n_items, NULL);
 }

@@ -10,6 +10,7 @@
  *   4. Packing keeps every bit of a weight: unpacking gives exactly what dtype_to_f32 gives.
  *   5. NaN or infinity in a row of x makes that row's outputs not finite (fast levels, quantised weights: NaN), never silently finite. Blocks of
  *      activations that are all below 2^-120 count as zeros there.
+ *   6. A product is launches (base/record.h) that keep the pointers W[i], and x and y by value.
  *
  * Layout of packed weights (fast levels): panels of GEMM_PANEL = 16 rows; within a panel blocks of 32 k; within a block groups of 4 k × 16 rows = 64
  * bytes of codes (u8, or nibbles plus bit planes), so that one 64-byte (or two 32-byte) loads feed 16 outputs; scales of the 16 rows lie beside

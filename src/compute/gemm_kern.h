@@ -125,7 +125,7 @@ struct gemm_kern {
 
 /* The reference level: weight rows [from, to) of w times all rows of x, in float32 from the file's bytes. scratch: GEMM_REF_ROWS * cols floats. */
 enum { GEMM_REF_ROWS = 4 };
-void gemm_ref_rows(const struct weight *w, struct tensor *y, const struct tensor *x, int from, int to, float *scratch);
+void gemm_ref_rows(const struct weight *w, const struct tensor *y, const struct tensor *x, int from, int to, float *scratch);
 
 extern const struct gemm_kern gemm_ref;
 #if defined(__x86_64__)

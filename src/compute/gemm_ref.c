@@ -41,7 +41,7 @@ static void dot4(float out[GEMM_REF_ROWS], const float *restrict w, const float 
   }
 }
 
-void gemm_ref_rows(const struct weight *w, struct tensor *y, const struct tensor *x, int from, int to, float *scratch) {
+void gemm_ref_rows(const struct weight *w, const struct tensor *y, const struct tensor *x, int from, int to, float *scratch) {
   size_t cols = (size_t)w->cols;
   for (int row = from; row < to; row += GEMM_REF_ROWS) {
     int n_rows = MIN(GEMM_REF_ROWS, to - row);

@@ -54,6 +54,8 @@ void cygnet_info(const struct cygnet *c, struct cygnet_info *out) {
                               .max_running = p->sched.max_running,
                               .pool_full_tokens = p->kv.n_pages[KV_FULL] * p->kv.page_tokens,
                               .pool_sliding_tokens = p->kv.n_pages[KV_SLIDING] * p->kv.page_tokens,
+                              .prefix_cache = p->has_prefix_cache,
+                              .resume_points = p->n_resume,
                               .weight_bytes = weights_total_bytes(c->weights),
                               .packed_bytes = m->packed_bytes,
                               .kv_bytes = m->kv_bytes,
@@ -64,6 +66,7 @@ void cygnet_info(const struct cygnet *c, struct cygnet_info *out) {
                               .products_per_logits = m->products_per_out,
                               .decode_bytes = m->decode_bytes,
                               .load_ms = c->load_ms};
+  for (int n = 1; c->graph && n <= p->sched.max_running; n++) out->graph_buckets += graph_bucket(n, p->sched.max_running) == n;
   for (int l = 0; l < c->config.n_layers; l++) out->n_layers_sliding += c->config.layers[l].kind == LAYER_SLIDING;
 }
 
@@ -81,12 +84,25 @@ int cygnet_floor(const struct cygnet *c, struct cygnet_floor *out, struct cygnet
 
 void cygnet_stats(const struct cygnet *c, struct cygnet_stats *out) {
   struct kv_stats kv = kv_stats(c->kv);
+  struct radix_stats tree = c->radix ? radix_stats(c->radix) : (struct radix_stats){0};
+  int page = c->plan.kv.page_tokens;
   *out = c->stats;
+  out->n_requests = c->n_requests;
   out->n_running = c->sched.running.n;
   out->n_waiting = c->sched.waiting.n;
-  out->pool_full_used_tokens = kv.n_used[KV_FULL] * c->plan.kv.page_tokens;
-  out->pool_sliding_used_tokens = kv.n_used[KV_SLIDING] * c->plan.kv.page_tokens;
+  out->pool_full_used_tokens = kv.n_used[KV_FULL] * page;
+  out->pool_sliding_used_tokens = kv.n_used[KV_SLIDING] * page;
+  out->pool_full_cached_tokens = kv.n_idle[KV_FULL] * page;
+  out->pool_sliding_cached_tokens = kv.n_idle[KV_SLIDING] * page;
+  out->n_graph_steps = c->graph ? graph_stats(c->graph).n_replayed : 0;
   out->n_retracted = c->sched.n_retracted;
+  out->prompt_tokens = c->sched.counts.prompt;
+  out->cached_tokens = c->sched.counts.cached;
+  out->lost_window_tokens = c->sched.counts.lost_window;
+  out->lost_wanted_tokens = c->sched.counts.lost_wanted;
+  out->evicted_full_tokens = tree.n_evicted[KV_FULL] * (uint64_t)page;
+  out->evicted_sliding_tokens = tree.n_evicted[KV_SLIDING] * (uint64_t)page;
+  out->n_resume_points = tree.n_resume_points;
   out->n_fork_joins = workers_runs(c->model->dev->workers);
 }
 

@@ -30,12 +30,44 @@ static void set_limits(struct cygnet *c) {
 }
 
 static int open_samplers(struct cygnet *c, struct err *e) {
-  int n_running = c->plan.sched.max_running, n = c->plan.n_samplers;
-  c->samples = mem_try_alloc((size_t)n_running * sizeof *c->samples);
+  int n_rows = c->plan.sched.out_max, n = c->plan.n_samplers;
+  c->samples = mem_try_alloc((size_t)n_rows * sizeof *c->samples);
   c->samplers = mem_try_alloc((size_t)n * sizeof *c->samplers);
-  if (!c->samples || !c->samplers) return err_set(e, ERR_NO_MEMORY, "engine: no memory to sample for %d requests", n_running);
+  if (!c->samples || !c->samplers) return err_set(e, ERR_NO_MEMORY, "engine: no memory to sample from %d rows", n_rows);
   for (c->n_samplers = 0; c->n_samplers < n; c->n_samplers++)
     if (sample_scratch_init(&c->samplers[c->n_samplers], c->config.vocab, e)) return -1;
+  return 0;
+}
+
+static int whole_steps(double rows, int most) {
+  if (rows >= most) return most;
+  int n = (int)(rows / ENGINE_ROWS_STEP + 0.5) * ENGINE_ROWS_STEP;
+  return MIN(MAX(n, ENGINE_ROWS_STEP), most);
+}
+
+/* Prompt rows may take what decoding leaves of the aim, or as long as decoding takes itself: where that alone takes too long, a trickle of
+ * rows would help nobody. While nothing is known, few are taken. */
+static void set_pace(struct cygnet *c) {
+  if (c->plan.step_ms == 0) return;
+  double aim = c->plan.step_ms, beside = ENGINE_ROWS_UNKNOWN, alone = 4 * ENGINE_ROWS_UNKNOWN;
+  if (c->row_ms > 0) {
+    beside = MAX(aim - c->decode_ms, c->decode_ms) / c->row_ms;
+    alone = 4 * aim / c->row_ms;
+  }
+  c->sched.beside_rows = whole_steps(beside, c->sched.config.chunk_tokens);
+  c->sched.chunk_rows = MAX(whole_steps(alone, c->sched.config.chunk_tokens), c->sched.beside_rows);
+}
+
+static int open_cache(struct cygnet *c, struct err *e) {
+  if (!(c->kv = kv_new(&c->plan.kv, e))) return -1;
+  return c->plan.has_prefix_cache && !(c->radix = radix_new(c->kv, e)) ? -1 : 0;
+}
+
+static int open_steps(struct cygnet *c, struct err *e) {
+  if (sched_init(&c->sched, &c->plan.sched, c->kv, c->radix, e) || batch_init(&c->batch, &c->plan.batch, e) || open_samplers(c, e))
+    return -1;
+  if (c->plan.has_graph && !(c->graph = graph_new(c->model, &c->batch, c->plan.sched.max_running, e))) return -1;
+  set_pace(c);
   return 0;
 }
 
@@ -51,12 +83,10 @@ struct cygnet *engine_open(const struct cygnet_options *o, struct err *e) {
   c->tok = open_tokenizer(c, o->model, e);
   if (!c->tok) goto fail;
   if (plan_make(&c->plan, o, &c->config, c->weights, e)) goto fail;
-  c->kv = kv_new(&c->plan.kv, e);
-  if (!c->kv) goto fail;
+  if (open_cache(c, e)) goto fail;
   c->model = model_open(&c->config, c->weights, &c->plan.model, e);
   if (!c->model || weights_unchanged(c->weights, e)) goto fail;
-  if (sched_init(&c->sched, &c->plan.sched, c->kv, c->radix, e) || batch_init(&c->batch, &c->plan.batch, e) || open_samplers(c, e))
-    goto fail;
+  if (open_steps(c, e)) goto fail;
   set_limits(c);
   buf_init(&c->piece, 0);
   c->load_ms = clock_ms_since(start_ns);
@@ -91,8 +121,10 @@ void engine_close(struct cygnet *c) {
   free(c->samplers);
   free(c->samples);
   buf_free(&c->piece);
+  graph_delete(c->graph);
   batch_free(&c->batch);
   sched_free(&c->sched);
+  radix_delete(c->radix);
   model_close(c->model);
   kv_delete(c->kv);
   tok_close(c->tok);
@@ -143,17 +175,23 @@ bool engine_next_event(struct cygnet *c, struct cygnet_event *ev) {
   r->is_ready = false;
   c->lent = r;
   request_link_top(r);
+  bool shows_prompt = r->prompt_tokens && !r->prompt_shown && r->n_reported == r->n_prompt;
+  r->prompt_shown |= shows_prompt;
   *ev = (struct cygnet_event){.request = r->number,
                               .user = r->user,
                               .text = buf_cstr(&r->text),
                               .n_text = r->text.len,
                               .tokens = r->new_tokens,
                               .n_tokens = (size_t)r->n_new_tokens,
+                              .prompt = shows_prompt ? r->prompt_tokens : NULL,
+                              .n_prompt = shows_prompt ? (size_t)(r->n_prompt - r->prompt_logprobs_from) : 0,
                               .finish = r->finish,
                               .matched_stop = r->finish == CYGNET_FINISH_STOP ? r->matched_stop : -1,
                               .matched_id = r->matched_id,
                               .seed = r->sampling.params.seed,
                               .prompt_tokens = r->n_prompt,
+                              .cached_tokens = MAX(0, r->n_cached),
+                              .n_retractions = r->n_retracted,
                               .completion_tokens = r->n_tokens - r->n_prompt,
                               .queue_ms = ms_between(r->arrived_ns, r->started_ns ? r->started_ns : clock_ns()),
                               .prefill_ms = ms_between(r->started_ns, r->first_token_ns),
@@ -195,7 +233,11 @@ void engine_abort(struct cygnet *c, uint64_t number) {
   c->has_news = true;
 }
 
-bool engine_flush(struct cygnet *c) { return c->sched.running.n == 0 && c->sched.waiting.n == 0; }
+bool engine_flush(struct cygnet *c) {
+  if (c->sched.running.n || c->sched.waiting.n) return false;
+  if (c->radix) radix_flush(c->radix);
+  return true;
+}
 
 /* ---- one step ------------------------------------------------------------------------------------------------------------------ */
 
@@ -230,6 +272,10 @@ static struct tensor forward(struct cygnet *c) {
   for (int i = 0; i < c->sched.n_picks; i++)
     if (wants_hidden(c->sched.picks[i].r)) m->tap = tap_hidden, m->tap_ctx = c;
   guard(true);
+  for (int i = 0; i < c->sched.n_copies; i++) {
+    const struct kv_copy *copy = &c->sched.copies[i];
+    m->attn_ops->copy_page(m->attn, copy->kind, copy->from, copy->to);
+  }
   batch_build(&c->batch, c->kv, c->sched.picks, c->sched.n_picks);
   struct tensor logits = graph_forward(c->graph, m, &c->batch);
   guard(false);
@@ -260,7 +306,10 @@ static bool report_logits(const struct cygnet *c, struct request *r, const struc
 static void sample_one(void *ctx, int item, int worker) {
   struct cygnet *c = ctx;
   struct engine_sample *s = &c->samples[item];
-  s->failed = sample_token(&c->samplers[worker], &s->r->sampling, s->logits, (uint64_t)s->r->n_tokens, &s->result, &s->error) != 0;
+  const struct request *r = s->r;
+  int rc = s->prompt_token ? sample_logprobs(&c->samplers[worker], s->logits, r->tokens[s->prompt_token], r->top_max, &s->result, &s->error)
+                           : sample_token(&c->samplers[worker], &r->sampling, s->logits, (uint64_t)r->n_tokens, &s->result, &s->error);
+  s->failed = rc != 0;
 }
 
 /* One more token of r: the conditions for an end, in the order in which they win. */
@@ -290,33 +339,73 @@ static void take_token(struct cygnet *c, struct request *r, const struct sample_
   }
 }
 
-/* Commit every pick, call back for prompt rows, and collect who wants a token; requests that end here end. Returns how many samples. */
-static int settle_rows(struct cygnet *c, const struct tensor *logits) {
-  int n_samples = 0, first_out = 0;
+static void commit_rows(struct cygnet *c) {
   for (int i = 0; i < c->sched.n_picks; i++) {
     const struct request *r = c->sched.picks[i].r;
     int before = MIN(r->n_computed, r->n_prompt);
     sched_commit(&c->sched, &c->sched.picks[i]);
     c->stats.computed_tokens += (uint64_t)(MIN(r->n_computed, r->n_prompt) - before);
   }
+}
+
+/* Of n_out rows of logits from first_out on, which end at the last computed one: those that say how probable the next prompt token was, and
+ * the one to choose the next token from. Returns the number of samples with them. */
+static int collect_samples(struct cygnet *c, struct request *r, const struct tensor *logits, int first_out, int n_out, int n_samples) {
+  int wanted_from = r->prompt_tokens ? request_wanted_from(r) : r->n_prompt;
+  for (int i = 0; i < n_out; i++) {
+    int next = r->n_computed - n_out + i + 1; /* position of the token that the row speaks of */
+    bool of_prompt = next > wanted_from && next < r->n_prompt && next >= r->prompt_logprobs_from;
+    if (of_prompt || (next == r->n_tokens && request_samples(r)))
+      c->samples[n_samples++] = (struct engine_sample){
+          .r = r, .prompt_token = of_prompt ? next : 0, .logits = tensor_row(logits, first_out + i)};
+  }
+  return n_samples;
+}
+
+/* Call back for prompt rows, and collect who wants a token or its probability. Returns how many samples. */
+static int settle_rows(struct cygnet *c, const struct tensor *logits) {
+  int n_samples = 0, first_out = 0;
   for (int i = 0; i < c->sched.n_picks; i++) {
     struct sched_pick p = c->sched.picks[i];
     struct request *r = p.r;
     bool ok = report_logits(c, r, logits, first_out, p.n_out);
-    if (r->on_logits || r->on_hidden) r->n_reported = MAX(r->n_reported, MIN(r->n_computed, r->n_prompt));
+    if (ok) n_samples = collect_samples(c, r, logits, first_out, p.n_out, n_samples);
+    if (r->on_logits || r->on_hidden || r->prompt_tokens) r->n_reported = MAX(r->n_reported, MIN(r->n_computed, r->n_prompt));
     first_out += p.n_out;
-    if (!ok) {
-      finish(c, r, CYGNET_FINISH_ERROR);
-    } else if (r->n_computed == r->n_tokens) {
-      if (request_samples(r)) {
-        c->samples[n_samples++] = (struct engine_sample){.r = r, .logits = tensor_row(logits, first_out - 1)};
-      } else { /* a prompt that wants no answer */
-        r->first_token_ns = r->last_token_ns = clock_ns();
-        finish(c, r, CYGNET_FINISH_LENGTH);
-      }
-    }
+    if (!ok) finish(c, r, CYGNET_FINISH_ERROR);
   }
   return n_samples;
+}
+
+static void settle_samples(struct cygnet *c, int n_samples) {
+  for (int i = 0; i < n_samples; i++) {
+    struct engine_sample *s = &c->samples[i];
+    if (s->r->state == REQUEST_DONE) continue; /* an earlier row of it failed */
+    if (s->failed) {
+      s->r->error = s->error;
+      finish(c, s->r, CYGNET_FINISH_ERROR);
+    } else if (s->prompt_token) {
+      request_put_prompt_token(s->r, s->prompt_token, &s->result);
+    } else {
+      take_token(c, s->r, &s->result);
+    }
+  }
+  for (int i = 0; i < c->sched.n_picks; i++) { /* prompts that want no answer */
+    struct request *r = c->sched.picks[i].r;
+    if (r->state == REQUEST_DONE || r->n_computed < r->n_tokens) continue;
+    r->first_token_ns = r->last_token_ns = clock_ns();
+    finish(c, r, CYGNET_FINISH_LENGTH);
+  }
+}
+
+static void average(double *lately, double now) { *lately = *lately > 0 ? *lately + (now - *lately) / 4 : now; }
+
+/* What a step with n_prompt rows took longer than one that only decodes is the rows' time. */
+static void measure_pace(struct cygnet *c, int64_t start_ns, int n_prompt_rows, int n_decoding) {
+  double ms = clock_ms_since(start_ns);
+  if (n_prompt_rows == 0) average(&c->decode_ms, ms);
+  if (n_prompt_rows >= ENGINE_ROWS_STEP) average(&c->row_ms, MAX(ms - (n_decoding ? c->decode_ms : 0), ms / 4) / n_prompt_rows);
+  set_pace(c);
 }
 
 static void check_step(const struct cygnet *c) {
@@ -336,22 +425,21 @@ bool engine_step(struct cygnet *c) {
   c->has_news = false;
   if (sched_next(&c->sched) == 0) return news;
   c->stats.n_steps++;
-  for (int i = 0; i < c->sched.n_picks; i++)
-    if (!c->sched.picks[i].r->started_ns) c->sched.picks[i].r->started_ns = clock_ns();
-
+  int64_t start_ns = clock_ns();
+  int n_prompt_rows = 0, n_decoding = 0;
+  for (int i = 0; i < c->sched.n_picks; i++) {
+    struct request *r = c->sched.picks[i].r;
+    if (!r->started_ns) r->started_ns = start_ns;
+    if (request_decodes(r)) n_decoding++;
+    else n_prompt_rows += c->sched.picks[i].n;
+  }
   struct tensor logits = forward(c);
+  commit_rows(c);
   int n_samples = settle_rows(c, &logits);
   workers_run(n_samples > 1 && c->n_samplers == workers_count(c->model->dev->workers) ? c->model->dev->workers : NULL, sample_one, c,
               n_samples);
-  for (int i = 0; i < n_samples; i++) {
-    struct engine_sample *s = &c->samples[i];
-    if (s->failed) {
-      s->r->error = s->error;
-      finish(c, s->r, CYGNET_FINISH_ERROR);
-    } else {
-      take_token(c, s->r, &s->result);
-    }
-  }
+  settle_samples(c, n_samples);
+  measure_pace(c, start_ns, n_prompt_rows, n_decoding);
   check_step(c);
   return true;
 }

@@ -1,10 +1,13 @@
 /* engine.h — the engine behind cygnet.h: plan memory, own model, cache and requests, advance the world by one step.
  *
- *   engine_step:  sched_next → copies → batch_build → graph_forward → per out row: sample → token, stop, detok → commit → events
+ *   engine_step:  sched_next → copies → batch_build → graph_forward → commit → per out row: sample → token, stop, detok → events
+ *
+ * Pace: with step_ms set, the time per prompt row and per decoding step is measured, and the scheduler's chunk_rows and beside_rows follow
+ * from it. Results never depend on it.
  *
  * There is no other way to advance the world; a test of the whole engine has no threads in it.
  * Nothing is allocated between batch_build and the end of model_forward (mem_guard in debug builds).
- * In debug builds sched_check and kv_check run after every step.
+ * In debug builds engine_check runs after every step.
  */
 #ifndef CYGNET_ENGINE_H
 #define CYGNET_ENGINE_H
@@ -31,6 +34,8 @@ struct plan {
   struct kv_config kv;
   struct sched_config sched;
   struct batch_shape batch;
+  bool has_prefix_cache, has_graph;
+  int step_ms;         /* cygnet_options */
   int n_samplers;      /* threads that sample at the same time */
   const char *kv_type; /* "bf16", static */
   int ctx_tokens;
@@ -39,7 +44,9 @@ struct plan {
   size_t weight_bytes;          /* in memory, as the chosen instruction set wants them */
   size_t lookup_bytes;          /* beside that: pages of the file that looking up embeddings may touch; the system can take them back */
   size_t kv_bytes;
-  size_t scratch_bytes; /* activations, logits, page tables, sampling */
+  size_t tree_bytes;    /* of scratch: the prefix tree */
+  int n_resume;         /* windows for which the sliding pool has room beside those of all running requests: places to go on from */
+  size_t scratch_bytes; /* activations, logits, page tables, sampling, prefix tree, recorded steps */
   size_t budget_bytes;  /* what may be taken */
 };
 /* Fills *p from the options and the model; a sentence with what to change when it does not fit. Logs when the context had to be reduced. */
@@ -49,9 +56,16 @@ void plan_print(const struct plan *p, const struct model_config *c, struct buf *
 
 /* ---- engine.c ------------------------------------------------------------------------------------------------------------ */
 
-struct engine_sample { /* one token to choose in this step */
+enum {
+  ENGINE_ROWS_STEP =
+      16, /* prompt rows per step are a multiple of it (or all of chunk_tokens); steps with fewer say nothing about the pace */
+  ENGINE_ROWS_UNKNOWN = 128, /* beside others while the pace is not known */
+};
+
+struct engine_sample { /* one row of logits to look at in this step */
   struct request *r;
-  float *logits; /* [vocab] */
+  int prompt_token; /* position of the prompt token whose log-probability is wanted; 0 = choose the next token */
+  float *logits;    /* [vocab] */
   bool failed;
   struct sample_result result;
   struct err error;
@@ -73,10 +87,10 @@ struct cygnet {
   struct sched sched;
   struct batch batch;
   struct graph *graph;             /* NULL with disable_graph */
-  double row_ms;                   /* time per prompt row, lately; 0 = not known yet */
+  double row_ms, decode_ms;        /* lately, per prompt row and of a step that only decodes; 0 = not known yet */
   struct sample_scratch *samplers; /* [n_samplers]: one per worker that samples */
   int n_samplers;
-  struct engine_sample *samples; /* [max_running] */
+  struct engine_sample *samples; /* [out_max] */
   struct buf piece;              /* text of one token */
   uint64_t n_requests;           /* number of the last one */
 

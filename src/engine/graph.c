@@ -1,7 +1,122 @@
 /* graph.c — buckets of recorded decoding steps. The rules are in graph.h. */
 #include "engine/graph.h"
 
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/record.h"
+
+enum {
+  BUCKETS_EXACT = 8, /* up to so many rows there is a bucket for each number */
+  BUCKET_STEP = 4,   /* beyond: products of 4 rows cost little more than those of fewer (gemm.h) */
+  /* Room in a record. A plain transformer layer is some 20 launches, a step 10 more; contexts take 200 bytes, those of products of three weights 350. */
+  LAUNCHES_PER_LAYER = 40,
+  LAUNCHES_BESIDE = 24,
+  CTX_BYTES_EACH = 256,
+};
+
+struct graph {
+  struct model *m;
+  struct batch *b;
+  int rows_max, n_buckets;
+  struct graph_stats stats;
+  struct record *records[]; /* [n_buckets]; without launches: not recorded yet */
+};
+
+int graph_bucket(int n_rows, int rows_max) {
+  if (n_rows < 1 || n_rows > rows_max) return 0;
+  if (n_rows <= BUCKETS_EXACT) return n_rows;
+  return (int)MIN(align_up((size_t)n_rows, BUCKET_STEP), (size_t)rows_max);
+}
+
+/* Index of a bucket; the last one need not be a multiple of the step. */
+static int bucket_index(int bucket) {
+  return bucket <= BUCKETS_EXACT ? bucket - 1 : BUCKETS_EXACT - 1 + div_up(bucket - BUCKETS_EXACT, BUCKET_STEP);
+}
+
+static int bucket_count(int rows_max) { return bucket_index(rows_max) + 1; }
+
+static int launches_max(const struct model_config *c) { return c->n_layers * LAUNCHES_PER_LAYER + LAUNCHES_BESIDE; }
+static size_t ctx_bytes_max(const struct model_config *c) { return (size_t)launches_max(c) * CTX_BYTES_EACH; }
+
+size_t graph_bytes(const struct model_config *c, int rows_max) {
+  if (rows_max < 1) return 0;
+  size_t n = (size_t)bucket_count(rows_max);
+  return sizeof(struct graph) + n * (sizeof(struct record *) + align_up(record_bytes(launches_max(c), ctx_bytes_max(c)), 4096));
+}
+
+struct graph *graph_new(struct model *m, struct batch *b, int rows_max, struct err *e) {
+  const struct model_plan *p = &m->plan;
+  const int capacities[] = {b->rows_max, b->seqs_max, b->out_max, p->rows_max, p->seqs_max, p->out_max};
+  for (size_t i = 0; i < ARRAY_LEN(capacities); i++) rows_max = MIN(rows_max, capacities[i]);
+  CHECK(rows_max >= 1);
+  int n = bucket_count(rows_max);
+  struct graph *g = xcalloc(1, sizeof *g + (size_t)n * sizeof g->records[0]);
+  g->m = m;
+  g->b = b;
+  g->rows_max = rows_max;
+  g->n_buckets = n;
+  for (int i = 0; i < n; i++) {
+    g->records[i] = record_new(launches_max(&m->config), ctx_bytes_max(&m->config), e);
+    if (!g->records[i]) {
+      graph_delete(g);
+      return NULL;
+    }
+  }
+  return g;
+}
+
+void graph_delete(struct graph *g) {
+  if (!g) return;
+  for (int i = 0; i < g->n_buckets; i++) record_delete(g->records[i]);
+  free(g);
+}
+
+struct graph_stats graph_stats(const struct graph *g) {
+  return g->stats;
+}
+
+/* Every sequence has one row and wants its logits. */
+static bool is_decoding(const struct batch *b) {
+  if (b->n_rows != b->n_seqs || b->n_rows != b->n_out) return false;
+  for (int i = 0; i < b->n_rows; i++)
+    if (b->q_start[i + 1] != i + 1 || b->out[i] != i) return false;
+  return true;
+}
+
+/* Rows [b->n_rows, n_rows) see nothing, write nowhere, and are sequences of their own. */
+static void pad(struct batch *b, int n_rows) {
+  for (int r = b->n_rows; r < n_rows; r++) {
+    b->token[r] = b->pos[r] = 0;
+    b->seq[r] = b->out[r] = r;
+    b->q_start[r + 1] = r + 1;
+    for (int k = 0; k < KV_KINDS; k++) {
+      b->lo[k][r] = b->hi[k][r] = 0;
+      b->slot[k][r] = 0;
+    }
+  }
+  b->n_rows = b->n_seqs = b->n_out = n_rows;
+}
+
 struct tensor graph_forward(struct graph *g, struct model *m, struct batch *b) {
-  (void)g;
-  return model_forward(m, b);
+  int bucket = g && !m->tap && is_decoding(b) ? graph_bucket(b->n_rows, g->rows_max) : 0;
+  if (!bucket) return model_forward(m, b);
+  CHECK(m == g->m && b == g->b);
+  struct workers *w = m->dev->workers;
+  struct record *r = g->records[bucket_index(bucket)];
+  int n_live = b->n_rows;
+  pad(b, bucket);
+  if (record_launches(r) == 0) {
+    workers_record(w, r);
+    model_forward(m, b);
+    workers_record(w, NULL);
+    g->stats.n_recorded++;
+  } else {
+    m->attn_ops->prepare(m->attn, b);
+    workers_replay(w, r);
+    g->stats.n_replayed++;
+    g->stats.n_launches = record_launches(r);
+  }
+  b->n_rows = b->n_seqs = b->n_out = n_live;
+  return tensor_rows(m->logits, n_live);
 }

@@ -1,12 +1,18 @@
 /* plan.c — how memory is shared out before anything is loaded.
  *
- *   budget = weights (as packed) + scratch (activations, logits, tables) + keys and values
+ *   budget = weights (as packed) + scratch (activations, logits, tables, prefix tree, recorded steps) + keys and values
  *
  * Pages of the mapped file are not in it: rows of the embedding that were looked up show in the resident size, but belong to the page cache.
  *
- * Of the two pools of keys and values at least one longest sequence fits in each. Above that they grow together, as far as the budget goes, to
+ * Of the two pools of keys and values at least one longest sequence fits in each, and in the sliding one the window and rows of two whole
+ * steps. Above that they grow together, as far as the budget goes, to
  *   full      max_running sequences of min(ctx, PLAN_TOKENS_EACH) tokens
- *   sliding   max_running windows, and the prompt rows of one step: all that can be alive at once, however long the sequences are
+ *   sliding   max_running windows, and the prompt rows of one step: all that can be alive at once, however long the sequences are; and with
+ *             a prefix cache PLAN_RESUME_EACH windows more per running request, of places to go on from
+ * What nobody holds is the prefix cache's; it has no share of its own.
+ *
+ * Worst cases are counted that hardly ever come: logits of all places of a batch, every sampling thread's whole vocabulary. So the resident
+ * size stays some percent below the plan.
  */
 #include <string.h>
 
@@ -26,6 +32,8 @@ enum {
   PLAN_CHUNK_MOST = 1 << 16,
   PLAN_RUNNING_MOST = 4096,
   PLAN_QUEUED_MOST = 1 << 20,
+  PLAN_RESUME_EACH = 4, /* windows of resume points per running request */
+  PLAN_STEP_MS_MOST = 600000,
   PLAN_STEPS = 256,       /* sizes tried between least and best */
   PLAN_SAMPLE_BYTES = 40, /* per id of the vocabulary and sampling thread */
 };
@@ -78,6 +86,7 @@ static int read_options(struct plan *p, const struct cygnet_options *o, const st
   if (option_int("chunk", o->chunk_tokens, PLAN_CHUNK_TOKENS, PLAN_CHUNK_MOST, &s->chunk_tokens, e)) return -1;
   if (option_int("max-running-requests", o->max_running, PLAN_RUNNING, PLAN_RUNNING_MOST, &s->max_running, e)) return -1;
   if (option_int("max-queued-requests", o->max_queued, PLAN_QUEUED, PLAN_QUEUED_MOST, &s->max_queued, e)) return -1;
+  if (option_int("step-ms", o->step_ms, 0, PLAN_STEP_MS_MOST, &p->step_ms, e)) return -1;
   if (option_int("ctx", o->ctx_tokens, c->ctx_tokens, c->ctx_tokens, &p->ctx_tokens, e))
     return err_prefix(e, "the model reaches %d tokens", c->ctx_tokens);
   if (!(o->mem_fraction >= 0 && o->mem_fraction <= 1))
@@ -134,19 +143,38 @@ static struct attn_config attn_config_of(const struct plan *p, const struct sizi
                               .workers = z->workers};
 }
 
+/* Of the sliding pool: two whole steps and a window, when a sequence can be longer than that; and all that can be alive at once. */
+static void size_sliding(struct plan *p, const struct sizing *z, int64_t *least, int64_t *best) {
+  int page = p->model.page_tokens, chunk = p->sched.chunk_tokens, running = p->sched.max_running;
+  int one = kv_pages_for(z->probe, p->ctx_tokens, chunk).pages[KV_SLIDING],
+      window = kv_pages_for(z->probe, p->ctx_tokens, 1).pages[KV_SLIDING];
+  *least = *best = one;
+  if (one == 0) return;
+  int64_t two_steps = 2 * (int64_t)chunk + kv_window_tokens(z->probe) + 2 * page;
+  *least = MAX(*least, (MIN(two_steps, p->ctx_tokens) + page - 1) / page);
+  /* each window, the step's prompt rows, and one page for each place where those are cut */
+  int64_t alive = (int64_t)running * (window + 1) + div_up(chunk, page);
+  *best = MAX(*least, alive + (p->has_prefix_cache ? (int64_t)running * PLAN_RESUME_EACH * window : 0));
+}
+
+/* How many windows there is room for beside all that can be alive at once. */
+static int count_resume(const struct plan *p, const struct sizing *z) {
+  int window = kv_pages_for(z->probe, p->ctx_tokens, 1).pages[KV_SLIDING], running = p->sched.max_running;
+  if (!p->has_prefix_cache || window == 0) return 0;
+  int64_t spare = p->model.n_pages[KV_SLIDING] - (int64_t)running * (window + 1) - div_up(p->sched.chunk_tokens, p->model.page_tokens);
+  return spare > 0 ? (int)(spare / window) : 0;
+}
+
 /* Give both pools i of PLAN_STEPS parts of what lies between the least and the best, and sum up. */
 static void lay_out(struct plan *p, const struct model_config *c, const struct sizing *z, int i) {
   struct model_plan *m = &p->model;
   int page = m->page_tokens, running = p->sched.max_running;
   struct kv_short one = kv_pages_for(z->probe, p->ctx_tokens, p->sched.chunk_tokens);
-  struct kv_short decoding = kv_pages_for(z->probe, p->ctx_tokens, 1);
   int64_t least[KV_KINDS], best[KV_KINDS];
-  for (int k = 0; k < KV_KINDS; k++) least[k] = best[k] = one.pages[k];
+  least[KV_FULL] = best[KV_FULL] = one.pages[KV_FULL];
+  size_sliding(p, z, &least[KV_SLIDING], &best[KV_SLIDING]);
   int64_t full_tokens = (int64_t)running * MIN(p->ctx_tokens, PLAN_TOKENS_EACH);
   if (one.pages[KV_FULL]) best[KV_FULL] = MAX(least[KV_FULL], (full_tokens + page - 1) / page);
-  /* each window, the step's prompt rows, and one page for each place where those are cut */
-  if (one.pages[KV_SLIDING])
-    best[KV_SLIDING] = MAX(least[KV_SLIDING], (int64_t)running * (decoding.pages[KV_SLIDING] + 1) + div_up(p->sched.chunk_tokens, page));
   for (int k = 0; k < KV_KINDS; k++) m->n_pages[k] = (int)MIN(least[k] + (best[k] - least[k]) * i / PLAN_STEPS, INT32_MAX / 4);
   if (z->ratio > 0) m->n_pages[KV_SLIDING] = (int)MAX(least[KV_SLIDING], (int64_t)(z->ratio * m->n_pages[KV_FULL]));
 
@@ -155,9 +183,13 @@ static void lay_out(struct plan *p, const struct model_config *c, const struct s
       .rows_max = m->rows_max, .seqs_max = m->seqs_max, .out_max = m->out_max, .tokens_max = m->tokens_max, .page_tokens = page};
   struct attn_config ac = attn_config_of(p, z);
   p->kv_bytes = attn_bytes(&ac);
+  p->n_resume = count_resume(p, z);
+  p->tree_bytes = p->has_prefix_cache ? radix_bytes(m->n_pages[KV_FULL], m->n_pages[KV_SLIDING], page) : 0;
   size_t tables = (size_t)running * (size_t)div_up(m->tokens_max, page) * sizeof(struct kv_page);
+  for (int k = 0; k < KV_KINDS; k++) tables += pages_bytes(m->n_pages[k]) + ((size_t)m->n_pages[k] + 1) * sizeof(int);
+  size_t recorded = p->has_graph ? graph_bytes(c, running) : 0;
   size_t sampling = (size_t)p->n_samplers * (size_t)c->vocab * PLAN_SAMPLE_BYTES;
-  p->scratch_bytes = model_scratch_bytes(c, m) + batch_bytes(&p->batch) + tables + sampling;
+  p->scratch_bytes = model_scratch_bytes(c, m) + batch_bytes(&p->batch) + tables + p->tree_bytes + recorded + sampling;
 }
 
 static size_t needed(const struct plan *p) {
@@ -194,8 +226,7 @@ static int share_out(struct plan *p, const struct cygnet_options *o, const struc
   return 0;
 }
 
-static int sizing_open(struct sizing *z, const struct plan *p, const struct cygnet_options *o, const struct model_config *c,
-                       struct err *e) {
+static int sizing_open(struct sizing *z, struct plan *p, const struct cygnet_options *o, const struct model_config *c, struct err *e) {
   memset(z, 0, sizeof *z);
   z->ratio = o->swa_full_ratio;
   z->n_layers = model_attn_layers(c, z->layers);
@@ -204,6 +235,8 @@ static int sizing_open(struct sizing *z, const struct plan *p, const struct cygn
   struct kv_config kc = {.page_tokens = p->model.page_tokens, .seqs_max = 1, .tokens_max = 1};
   for (int l = 0; l < z->n_layers; l++) kc.n_pages[z->layers[l].kind] = 1;
   if (kc.n_pages[KV_SLIDING]) kc.window_tokens = c->window_tokens;
+  p->has_prefix_cache = !o->disable_prefix_cache && kc.n_pages[KV_FULL];
+  p->has_graph = !o->disable_graph;
   if (z->ratio > 0 && (!kc.n_pages[KV_SLIDING] || !kc.n_pages[KV_FULL]))
     return err_set(e, ERR_BAD_INPUT, "--swa-full-tokens-ratio: the model has %s layers only", kc.n_pages[KV_FULL] ? "full" : "sliding");
   return (z->kern = kern_select(p->model.isa, e)) && (z->workers = workers_new(p->model.n_threads, e)) && (z->probe = kv_new(&kc, e)) ? 0
@@ -246,6 +279,8 @@ int plan_make(struct plan *p, const struct cygnet_options *o, const struct model
   if (p->ctx_reduced)
     log_line(LOG_WARN, "engine", "context reduced to %d tokens of the model's %d: more does not fit; --ctx or --mem decide otherwise",
              p->ctx_tokens, c->ctx_tokens);
+  if (!p->has_prefix_cache && !o->disable_prefix_cache)
+    log_line(LOG_WARN, "engine", "prefix cache off: the model has no layer that sees everything, a prefix tree needs one");
   p->kv = (struct kv_config){.page_tokens = m->page_tokens,
                              .n_pages = {m->n_pages[KV_FULL], m->n_pages[KV_SLIDING]},
                              .window_tokens = m->n_pages[KV_SLIDING] ? c->window_tokens : 0,
@@ -265,6 +300,9 @@ void plan_print(const struct plan *p, const struct model_config *c, struct buf *
   if (full) buf_printf(out, "%lld tokens full at %s", full, mem_human(p->token_bytes[KV_FULL], h[0]));
   if (sliding) buf_printf(out, "%s%lld sliding at %s", full ? ", " : "", sliding, mem_human(p->token_bytes[KV_SLIDING], h[0]));
   buf_printf(out, "; %s)\n", p->kv_type);
+  if (!p->has_prefix_cache) buf_printf(out, "prefix cache       off\n");
+  else if (sliding) buf_printf(out, "prefix cache       up to %lld tokens, room to go on from %d places when all run\n", full, p->n_resume);
+  else buf_printf(out, "prefix cache       up to %lld tokens\n", full);
   buf_printf(out, "scratch            %s\n", mem_human(p->scratch_bytes, h[0]));
   buf_printf(out, "together           %s", mem_human(needed(p), h[0]));
   if (p->budget_bytes != SIZE_MAX) buf_printf(out, " of %s", mem_human(p->budget_bytes, h[1]));

@@ -1,10 +1,13 @@
 /* request.c — a request from the caller's description to its own memory. */
 #include "engine/request.h"
 
+#include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/mem.h"
 #include "base/rng.h"
 
@@ -33,6 +36,9 @@ static int check_counts(const struct cygnet_request *from, struct err *e) {
     return err_set(e, ERR_BAD_INPUT, "logit_bias: expected at most %d entries, found %zu", SAMPLE_BIAS_MAX, from->sampling.n_bias);
   if (from->logprobs < 0 || from->logprobs > 1 + SAMPLE_TOP_MAX)
     return err_set(e, ERR_BAD_INPUT, "top_logprobs: expected 0 to %d, found %d", SAMPLE_TOP_MAX, from->logprobs - 1);
+  if (from->prompt_logprobs < 0 || (size_t)from->prompt_logprobs > from->n_prompt)
+    return err_set(e, ERR_BAD_INPUT, "prompt_logprobs: expected to begin at token 0 to %zu of the prompt, found %d", from->n_prompt - 1,
+                   from->prompt_logprobs - 1);
   return 0;
 }
 
@@ -74,6 +80,28 @@ static int set_stop(struct request *r, const struct cygnet_request *from, struct
   return r->stop ? 0 : -1;
 }
 
+/* What the request may take from the prefix tree, and whose it is. */
+static void set_reuse(struct request *r, const struct cygnet_request *from) {
+  r->n_cached = -1;
+  r->n_reuse_max = from->on_logits || from->on_hidden ? 0 : INT_MAX;
+  if (from->cache_salt) {
+    unsigned char digest[DIGEST_BYTES];
+    digest_sha256(from->cache_salt, from->n_cache_salt, digest);
+    memcpy(&r->space.a, digest, sizeof r->space.a);
+    memcpy(&r->space.b, digest + sizeof r->space.a, sizeof r->space.b);
+  }
+}
+
+static void set_prompt_logprobs(struct request *r, const struct cygnet_request *from) {
+  int first = r->prompt_logprobs_from = from->prompt_logprobs - 1;
+  if (first < 0) return;
+  size_t n = (size_t)(r->n_prompt - first);
+  r->prompt_tokens = xcalloc(n, sizeof *r->prompt_tokens);
+  if (r->top_max) r->prompt_top = xcalloc(n * (size_t)r->top_max, sizeof *r->prompt_top);
+  if (first == 0) r->prompt_tokens[0] = (struct cygnet_token){.id = r->tokens[0], .logprob = NAN}; /* nothing is before it */
+  r->n_reuse_max = MIN(r->n_reuse_max, MAX(0, first - 1));
+}
+
 /* ---- life -------------------------------------------------------------------------------------------------------------------- */
 
 struct request *request_new(const struct cygnet_request *from, const struct request_limits *limits, struct err *e) {
@@ -93,8 +121,8 @@ struct request *request_new(const struct cygnet_request *from, const struct requ
   r->keep_stop = from->keep_stop != 0;
   r->matched_stop = -1;
   r->matched_id = -1;
-  r->n_cached = -1;
-  r->prompt_logprobs_from = -1;
+  set_reuse(r, from);
+  set_prompt_logprobs(r, from);
   r->on_logits = from->on_logits;
   r->on_hidden = from->on_hidden;
   r->callback_ctx = from->callback_ctx;
@@ -115,6 +143,8 @@ void request_delete(struct request *r) {
   free(r->tokens);
   free(r->new_tokens);
   free(r->new_top);
+  free(r->prompt_tokens);
+  free(r->prompt_top);
   free(r);
 }
 
@@ -129,6 +159,12 @@ void request_push(struct request *r, int32_t id) {
   r->tokens[r->n_tokens++] = id;
 }
 
+static void fill_token(struct cygnet_token *t, struct cygnet_logprob *top, int top_max, const struct sample_result *from) {
+  t->logprob = from->logprob;
+  t->n_top = MIN(from->n_top, top_max);
+  for (int i = 0; i < t->n_top; i++) top[i] = (struct cygnet_logprob){.id = from->top[i].id, .logprob = from->top[i].logprob};
+}
+
 void request_put_token(struct request *r, const struct sample_result *from) {
   if (r->n_new_tokens == r->new_tokens_cap) {
     r->new_tokens_cap = r->new_tokens_cap ? 2 * r->new_tokens_cap : 1; /* one is enough for whoever reads after each step */
@@ -138,13 +174,17 @@ void request_put_token(struct request *r, const struct sample_result *from) {
   }
   struct cygnet_token *t = &r->new_tokens[r->n_new_tokens];
   *t = (struct cygnet_token){.id = from->id};
-  if (r->sampling.params.n_logprobs >= 0) {
-    struct cygnet_logprob *top = r->new_top + (size_t)r->n_new_tokens * (size_t)r->top_max;
-    t->logprob = from->logprob;
-    t->n_top = MIN(from->n_top, r->top_max);
-    for (int i = 0; i < t->n_top; i++) top[i] = (struct cygnet_logprob){.id = from->top[i].id, .logprob = from->top[i].logprob};
-  }
+  if (r->sampling.params.n_logprobs >= 0) fill_token(t, r->new_top + (size_t)r->n_new_tokens * (size_t)r->top_max, r->top_max, from);
   r->n_new_tokens++;
+}
+
+void request_put_prompt_token(struct request *r, int position, const struct sample_result *from) {
+  int i = position - r->prompt_logprobs_from;
+  CHECK(i >= 0 && position < r->n_prompt && r->prompt_tokens);
+  struct cygnet_token *t = &r->prompt_tokens[i];
+  struct cygnet_logprob *top = r->top_max ? r->prompt_top + (size_t)i * (size_t)r->top_max : NULL;
+  *t = (struct cygnet_token){.id = r->tokens[position], .top = top};
+  fill_token(t, top, r->top_max, from);
 }
 
 void request_link_top(struct request *r) {
@@ -154,4 +194,9 @@ void request_link_top(struct request *r) {
 void request_clear_output(struct request *r) {
   buf_clear(&r->text);
   r->n_new_tokens = 0;
+  if (!r->prompt_shown) return;
+  free(r->prompt_tokens);
+  free(r->prompt_top);
+  r->prompt_tokens = NULL;
+  r->prompt_top = NULL;
 }

@@ -7,7 +7,8 @@
  * States: WAITING (in the queue, holds no pages) → RUNNING (has a kv_seq) → DONE (in no list of the scheduler; lives until its last event has
  * been read).
  * Retraction takes a running one back to WAITING with n_computed = 0: its tokens stay, and it later continues to the bit as if nothing had
- * happened. Prompt rows that were reported to a callback are not reported again: n_reported.
+ * happened. Prompt rows that were reported to a callback are not reported again (n_reported), and what the prefix tree still has of it is
+ * not computed again.
  *
  * Output collects here until somebody reads it: text and tokens of several steps become one event when nobody has read in between.
  */
@@ -39,7 +40,9 @@ struct request {
   struct radix_space space; /* of the prefix tree */
   int n_reuse_max;          /* prompt rows before that may come from the tree; those from here on are wanted computed */
   int n_cached;             /* of the prompt, at its first admission; -1 = not admitted yet */
-  uint64_t leader;          /* a follower's memo (sched.h 2): number of the request whose prompt it was compared with last, 0 = none, */
+  int n_adopted;            /* tokens taken over from the tree when it was admitted last */
+  int n_picked;             /* its rows in the step that is being put together */
+  uint64_t leader;          /* a follower's memo (sched.h 2): number of the request that it follows, 0 = none, */
   int n_shared;             /* and how many tokens both begin with */
 
   struct sample_state sampling; /* its stop_ids are every id that ends the request: the caller's and, unless ignore_eos, the model's */
@@ -88,8 +91,9 @@ void request_delete(struct request *r); /* its kv_seq is closed before; NULL is 
 
 void request_push(struct request *r, int32_t id);                            /* one more known token; n_tokens < n_limit */
 void request_put_token(struct request *r, const struct sample_result *from); /* one more token for its next event */
-void request_link_top(struct request *r);                                    /* set `top` of all new tokens, before they are handed out */
-void request_clear_output(struct request *r);                                /* what was handed out has been read */
+void request_put_prompt_token(struct request *r, int position, const struct sample_result *from); /* log-probability of a prompt token */
+void request_link_top(struct request *r);     /* set `top` of all new tokens, before they are handed out */
+void request_clear_output(struct request *r); /* what was handed out has been read */
 
 static inline bool request_samples(const struct request *r) { return r->n_tokens < r->n_limit; }
 static inline bool request_decodes(const struct request *r) { return r->n_computed + 1 == r->n_tokens && r->n_tokens > r->n_prompt; }
@@ -100,13 +104,20 @@ static inline bool request_is_stop_id(const struct request *r, int32_t id) {
 }
 /* Tokens whose keys and values it will need at most: the last one that is generated is never computed. */
 static inline int request_kv_tokens(const struct request *r) { return r->n_limit > r->n_prompt ? r->n_limit - 1 : r->n_prompt; }
+/* First prompt row whose logits are wanted for its own sake; n_prompt = none. A prompt token's log-probability comes from the row before. */
+static inline int request_wanted_from(const struct request *r) {
+  int from = r->on_logits ? 0 : r->prompt_tokens ? r->prompt_logprobs_from - 1 : r->n_prompt;
+  return MIN(MAX(from, r->n_reported), r->n_prompt);
+}
+/* Tokens that may come from the prefix tree. Rows that were reported before a retraction need not be computed for anybody again. */
+static inline int request_reuse_max(const struct request *r) {
+  int most = r->n_reported >= r->n_prompt ? r->n_tokens : MAX(r->n_reuse_max, r->n_reported);
+  return MIN(most, r->n_tokens - 1);
+}
 /* Of its next n rows, how many of the last ones want logits. */
 static inline int request_out_rows(const struct request *r, int n) {
-  int end = r->n_computed + n;
-  if (r->on_logits && r->n_reported < r->n_prompt) {
-    int from = r->n_reported > r->n_computed ? r->n_reported : r->n_computed;
-    return end > from ? end - from : 0;
-  }
+  int end = r->n_computed + n, from = request_wanted_from(r);
+  if (from < r->n_prompt && from < end) return end - MAX(from, r->n_computed);
   return end == r->n_tokens && request_samples(r) ? 1 : 0;
 }
 

@@ -5,16 +5,15 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/sched_impl.h"
+
+enum { BESIDE_ROWS_LEAST = 32 };
 
 /* ---- lists ---------------------------------------------------------------------------------------------------------------- */
 
-static bool comes_before(const struct request *a, const struct request *b) {
-  return a->priority != b->priority ? a->priority > b->priority : a->number < b->number;
-}
-
-static void list_insert(struct request_list *l, struct request *r) {
+void sched_list_insert(struct request_list *l, struct request *r) {
   struct request *after = l->last; /* most arrive at the end */
-  while (after && comes_before(r, after)) after = after->prev;
+  while (after && sched_before(r, after)) after = after->prev;
   r->prev = after;
   r->next = after ? after->next : l->first;
   *(r->prev ? &r->prev->next : &l->first) = r;
@@ -22,7 +21,7 @@ static void list_insert(struct request_list *l, struct request *r) {
   l->n++;
 }
 
-static void list_remove(struct request_list *l, struct request *r) {
+void sched_list_remove(struct request_list *l, struct request *r) {
   *(r->prev ? &r->prev->next : &l->first) = r->next;
   *(r->next ? &r->next->prev : &l->last) = r->prev;
   r->prev = r->next = NULL;
@@ -38,15 +37,19 @@ int sched_init(struct sched *s, const struct sched_config *c, struct kv *kv, str
   s->config = *c;
   s->kv = kv;
   s->radix = radix;
-  s->chunk_rows = s->beside_rows = c->chunk_tokens;
+  s->chunk_rows = c->chunk_tokens;
+  s->beside_rows = MIN(c->chunk_tokens, MAX(BESIDE_ROWS_LEAST, c->chunk_tokens / 4));
   s->picks = mem_try_alloc((size_t)c->max_running * sizeof *s->picks);
-  if (!s->picks) return err_set(e, ERR_NO_MEMORY, "scheduler: no memory for %d running requests", c->max_running);
-  return 0;
+  s->copies = mem_try_alloc((size_t)c->max_running * KV_KINDS * sizeof *s->copies);
+  if (s->picks && s->copies) return 0;
+  sched_free(s);
+  return err_set(e, ERR_NO_MEMORY, "scheduler: no memory for %d running requests", c->max_running);
 }
 
 void sched_free(struct sched *s) {
   CHECK(s->running.n == 0 && s->waiting.n == 0);
   free(s->picks);
+  free(s->copies);
   memset(s, 0, sizeof *s);
 }
 
@@ -67,193 +70,162 @@ bool sched_add(struct sched *s, struct request *r) {
   int places = s->config.max_queued + s->config.max_running - s->running.n; /* a free running place is as good as one in the queue */
   if (s->waiting.n >= places) return false;
   r->state = REQUEST_WAITING;
-  list_insert(&s->waiting, r);
+  sched_list_insert(&s->waiting, r);
   return true;
+}
+
+/* Give back what r holds. The tree keeps it as far as it has room, and its end as a place to go on from. */
+static void give_back(struct sched *s, struct request *r, bool resumable) {
+  if (r->state == REQUEST_RUNNING && s->radix && resumable && r->n_computed > r->n_adopted) {
+    kv_cancel(s->kv, &r->kv);
+    radix_mark(s->radix, r->space, &r->kv, r->tokens);
+  }
+  kv_seq_close(s->kv, &r->kv);
+  r->n_picked = 0;
 }
 
 void sched_remove(struct sched *s, struct request *r) {
   CHECK(r->state != REQUEST_DONE);
-  list_remove(r->state == REQUEST_RUNNING ? &s->running : &s->waiting, r);
-  kv_seq_close(s->kv, &r->kv);
+  give_back(s, r, r->finish != CYGNET_FINISH_ERROR);
+  sched_list_remove(r->state == REQUEST_RUNNING ? &s->running : &s->waiting, r);
   r->state = REQUEST_DONE;
 }
 
 void sched_retract(struct sched *s, struct request *r) {
   CHECK(r->state == REQUEST_RUNNING);
-  list_remove(&s->running, r);
-  kv_seq_close(s->kv, &r->kv);
+  give_back(s, r, true);
+  sched_list_remove(&s->running, r);
   r->n_computed = 0;
   r->n_retracted++;
   s->n_retracted++;
   r->state = REQUEST_WAITING;
-  list_insert(&s->waiting, r);
+  sched_list_insert(&s->waiting, r);
+}
+
+/* ---- pages ------------------------------------------------------------------------------------------------------------------ */
+
+/* Hold pages for n rows of r, evicting what only the tree keeps; returns how many pages are missing, of the kind that lacks more. */
+static int reserve(struct sched *s, struct request *r, int n) {
+  struct kv_short lack = kv_reserve(s->kv, &r->kv, n);
+  if (s->radix && (lack.pages[KV_FULL] || lack.pages[KV_SLIDING])) {
+    radix_evict(s->radix, lack);
+    lack = kv_reserve(s->kv, &r->kv, n);
+  }
+  return MAX(lack.pages[KV_FULL], lack.pages[KV_SLIDING]);
+}
+
+/* n rows, or as many as there are pages for; returns their number. */
+static int reserve_some(struct sched *s, struct request *r, int n) {
+  int missing = reserve(s, r, n), page = kv_page_tokens(s->kv);
+  if (missing == 0) return n;
+  int fit = (div_up(r->n_computed + n, page) - missing) * page - r->n_computed; /* up to the end of the last page that there is */
+  if (fit <= 0) return 0;
+  CHECK(reserve(s, r, fit) == 0);
+  return fit;
 }
 
 /* ---- one step --------------------------------------------------------------------------------------------------------------- */
 
-static void pick(struct sched *s, struct request *r, int n) {
-  CHECK(s->n_picks < s->config.max_running);
-  s->picks[s->n_picks++] = (struct sched_pick){.r = r, .n = n, .n_out = request_out_rows(r, n)};
-}
-
-static bool reserve(struct sched *s, struct request *r, int n) {
-  struct kv_short lack = kv_reserve(s->kv, &r->kv, n);
-  return lack.pages[KV_FULL] == 0 && lack.pages[KV_SLIDING] == 0;
-}
-
-/* Reserve n rows or as many as there are pages for; returns their number. */
-static int reserve_some(struct sched *s, struct request *r, int n) {
-  struct kv_short lack = kv_reserve(s->kv, &r->kv, n);
-  int missing = MAX(lack.pages[KV_FULL], lack.pages[KV_SLIDING]);
-  if (missing == 0) return n;
-  int page = kv_page_tokens(s->kv);
-  int fit = (div_up(r->n_computed + n, page) - missing) * page - r->n_computed; /* up to the end of the last page that there is */
-  if (fit <= 0) return 0;
-  CHECK(reserve(s, r, fit));
-  return fit;
-}
-
 static void pick_decoding(struct sched *s) {
   for (struct request *r = s->running.first; r; r = r->next) {
     if (!request_decodes(r)) continue;
-    while (!reserve(s, r, 1)) {
+    while (reserve(s, r, 1) > 0) {
       struct request *victim = s->running.last; /* never one that is picked already: those come before r */
       CHECK(victim != s->running.first);        /* alone it fits: sched_fits */
       sched_retract(s, victim);
       if (victim == r) return; /* it was the last */
     }
-    pick(s, r, 1);
+    r->n_picked = 1;
   }
 }
 
-/* Pages that r needs for what is known of it and room to grow. */
-static struct kv_short pages_wanted(const struct sched *s, const struct request *r) {
-  int n = MIN(r->n_tokens + s->config.ahead_tokens, MAX(request_kv_tokens(r), r->n_tokens));
-  return kv_pages_for(s->kv, n, request_decodes(r) ? 1 : s->config.chunk_tokens);
+static int rows_left(const struct request *r) { return r->n_tokens - r->n_computed; }
+
+/* Up to n rows more for r, as far as there are pages and places for logits; returns how many. */
+static int give_rows(struct sched *s, struct request *r, int n) {
+  int had = r->n_picked, had_out = had ? request_out_rows(r, had) : 1;
+  n = MIN(n, rows_left(r) - had);
+  if (n <= 0) return 0;
+  int excess = request_out_rows(r, had + n) - (s->config.out_max - (s->n_out - had_out));
+  if (excess > 0) n -= excess;
+  if (n <= 0) return 0;
+  int has = reserve_some(s, r, had + n);
+  if (has <= had) return 0;
+  r->n_picked = has;
+  s->n_out += request_out_rows(r, has) - had_out;
+  return has - had;
 }
 
-static int pages_held(const struct sched *s, const struct request *r, enum kv_kind kind) {
-  return kind == KV_FULL ? r->kv.n_pairs : r->kv.n_pairs - r->kv.swa_from / kv_page_tokens(s->kv);
-}
-
-static bool fits_beside_running(const struct sched *s, const struct request *newcomer) {
-  struct kv_stats st = kv_stats(s->kv);
-  struct kv_short need = pages_wanted(s, newcomer);
-  for (const struct request *r = s->running.first; r; r = r->next) {
-    struct kv_short wanted = pages_wanted(s, r);
-    for (int k = 0; k < KV_KINDS; k++) need.pages[k] += MAX(0, wanted.pages[k] - pages_held(s, r, k));
-  }
-  for (int k = 0; k < KV_KINDS; k++)
-    if (st.n_pages[k] > 0 && need.pages[k] > st.n_pages[k] - st.n_used[k]) return false;
-  return true;
-}
-
-/* The first waiting request may run now. */
-static bool may_admit(const struct sched *s) {
-  return s->running.n < s->config.max_running && (s->running.n == 0 || fits_beside_running(s, s->waiting.first));
-}
-
-static struct request *admit(struct sched *s) {
-  struct request *r = s->waiting.first;
-  CHECK(kv_seq_open(s->kv, &r->kv));
-  list_remove(&s->waiting, r);
-  r->state = REQUEST_RUNNING;
-  list_insert(&s->running, r);
-  return r;
-}
-
-/* The most rows of r whose wanted logits find a place in the batch; one place is kept for everybody who may still come in this step. */
-static int limit_to_out(const struct sched *s, const struct request *r, int n) {
-  int places = s->config.out_max - (MIN(s->running.n + s->waiting.n, s->config.max_running) - s->n_picks - 1);
-  for (int i = 0; i < s->n_picks; i++) places -= s->picks[i].n_out;
-  int excess = request_out_rows(r, n) - places;
-  return excess > 0 ? n - excess : n;
-}
-
-/* Pick up to n rows of r; returns how many there were pages for. */
-static int pick_prompt(struct sched *s, struct request *r, int n) {
-  n = limit_to_out(s, r, MIN(n, r->n_tokens - r->n_computed));
-  int got = reserve_some(s, r, n);
-  while (got == 0 && s->n_picks == 0) { /* r is the first of all, and nobody is going to free a page */
+/* The first prompt goes on, at the others' expense if nobody decodes, who would free pages some day. */
+static int give_first(struct sched *s, struct request *first, int n, bool somebody_decodes) {
+  int got = give_rows(s, first, n);
+  while (got == 0 && !somebody_decodes) {
     struct request *victim = s->running.last;
-    CHECK(victim != r); /* alone it fits: sched_fits */
+    CHECK(victim != first); /* alone it fits: sched_fits */
     sched_retract(s, victim);
-    got = reserve_some(s, r, n);
+    s->n_out--;
+    got = give_rows(s, first, n);
   }
-  if (got > 0) pick(s, r, got);
   return got;
 }
 
-/* Running prompts and newcomers in one order. Once one must wait, the door is shut: nobody passes it, and nobody is inserted before a
- * prompt that is picked already. */
-static void pick_prompts(struct sched *s) {
-  int left = s->config.chunk_tokens;
-  bool door_open = true;
-  for (struct request *r = s->running.first; left > 0; r = r->next) {
-    while (r && request_decodes(r)) r = r->next; /* picked already */
-    const struct request *newcomer = door_open ? s->waiting.first : NULL;
-    if (newcomer && (!r || comes_before(newcomer, r))) {
-      door_open = may_admit(s);
-      if (door_open) r = admit(s);
-    }
-    if (!r) return;
-    left -= pick_prompt(s, r, left);
+static bool is_shorter(const struct request *a, const struct request *b) {
+  return rows_left(a) != rows_left(b) ? rows_left(a) < rows_left(b) : sched_before(a, b);
+}
+
+/* The next prompt after `last` (NULL: the very first) in the order of rows left, of those of first's priority with fewer rows than it. */
+static struct request *next_shortest(const struct sched *s, const struct request *first, const struct request *last) {
+  struct request *best = NULL;
+  for (struct request *r = s->running.first; r; r = r->next) {
+    if (r == first || r->n_picked || r->priority != first->priority || rows_left(r) >= rows_left(first)) continue;
+    if (last && !is_shorter(last, r)) continue;
+    if (!best || is_shorter(r, best)) best = r;
   }
+  return best;
+}
+
+static void pick_prompts(struct sched *s) {
+  struct request *first = NULL;
+  int n_prompts = 0;
+  for (struct request *r = s->running.first; r; r = r->next) {
+    if (r->n_picked) continue;
+    if (!first) first = r;
+    n_prompts++;
+  }
+  if (!first) return;
+  bool somebody_decodes = n_prompts < s->running.n, alone = s->running.n == 1;
+  int left = MIN(alone ? s->chunk_rows : s->beside_rows, s->config.chunk_tokens);
+  int others = alone ? 0 : left / 2;
+  s->n_out = s->running.n;
+  left -= give_first(s, first, left - others, somebody_decodes);
+  for (struct request *r = NULL; others > 0 && (r = next_shortest(s, first, r));) {
+    int got = give_rows(s, r, others);
+    others -= got;
+    left -= got;
+  }
+  for (struct request *r = s->running.first; r && left > 0; r = r->next) left -= give_rows(s, r, left);
 }
 
 int sched_next(struct sched *s) {
-  s->n_picks = 0;
-  for (struct request *r = s->running.first; r; r = r->next) kv_drop_window(s->kv, &r->kv, r->n_computed);
+  s->n_picks = s->n_copies = 0;
+  for (struct request *r = s->running.first; r; r = r->next) {
+    r->n_picked = 0;
+    kv_drop_window(s->kv, &r->kv, r->n_computed);
+  }
   pick_decoding(s);
+  sched_admit(s);
   pick_prompts(s);
+  for (struct request *r = s->running.first; r; r = r->next)
+    if (r->n_picked) s->picks[s->n_picks++] = (struct sched_pick){.r = r, .n = r->n_picked, .n_out = request_out_rows(r, r->n_picked)};
   CHECK(s->n_picks > 0 || (s->running.n == 0 && s->waiting.n == 0)); /* a step without rows would repeat for ever */
   return s->n_picks;
 }
 
 void sched_commit(struct sched *s, const struct sched_pick *p) {
-  kv_commit(s->kv, &p->r->kv, p->n);
-  p->r->n_computed += p->n;
-}
-
-/* ---- invariants --------------------------------------------------------------------------------------------------------------- */
-
-static int bad(struct err *e, const struct request *r, const char *what, int found) {
-  return err_set(e, ERR_INTERNAL, "request %llu: %s (found %d)", (unsigned long long)r->number, what, found);
-}
-
-static int check_request(const struct request *r, enum request_state state, struct err *e) {
-  if (r->state != state) return bad(e, r, "expected the state of its list", r->state);
-  if (r->n_prompt < 1 || r->n_tokens < r->n_prompt || r->n_limit < r->n_tokens)
-    return bad(e, r, "expected prompt <= tokens <= limit", r->n_tokens);
-  if (r->n_tokens > r->n_prompt && r->n_tokens == r->n_limit) return bad(e, r, "expected it to have ended at its limit", r->n_tokens);
-  if (r->n_computed < 0 || r->n_computed >= r->n_tokens) return bad(e, r, "expected something to compute", r->n_computed);
-  if (r->n_reported < 0 || r->n_reported > r->n_prompt) return bad(e, r, "expected reported rows inside the prompt", r->n_reported);
-  if (r->kv.n_tokens != r->n_computed) return bad(e, r, "expected the computed tokens in the cache", r->kv.n_tokens);
-  if (state == REQUEST_WAITING && (r->kv.pairs || r->n_computed)) return bad(e, r, "waits and holds a cache", r->n_computed);
-  if (state == REQUEST_RUNNING && !r->kv.pairs) return bad(e, r, "runs without a cache", r->n_computed);
-  return 0;
-}
-
-static int check_list(const struct request_list *l, enum request_state state, struct err *e) {
-  int n = 0;
-  const struct request *prev = NULL;
-  for (const struct request *r = l->first; r; prev = r, r = r->next, n++) {
-    if (check_request(r, state, e)) return -1;
-    if (r->prev != prev) return bad(e, r, "its list is torn", n);
-    if (prev && !comes_before(prev, r)) return bad(e, r, "its list is out of order", n);
-  }
-  if (l->last != prev || l->n != n) return err_set(e, ERR_INTERNAL, "scheduler: a list counts %d requests and has %d", l->n, n);
-  return 0;
-}
-
-bool sched_check(const struct sched *s, struct err *e) {
-  if (check_list(&s->running, REQUEST_RUNNING, e) || check_list(&s->waiting, REQUEST_WAITING, e)) return false;
-  if (s->running.n > s->config.max_running)
-    return err_set(e, ERR_INTERNAL, "scheduler: %d requests run, expected at most %d", s->running.n, s->config.max_running), false;
-  struct kv_seq **seqs = xcalloc((size_t)s->running.n + 1, sizeof *seqs);
-  int n = 0;
-  for (struct request *r = s->running.first; r; r = r->next) seqs[n++] = &r->kv;
-  bool ok = kv_check(s->kv, seqs, n, e);
-  free(seqs);
-  return ok;
+  struct request *r = p->r;
+  kv_commit(s->kv, &r->kv, p->n);
+  r->n_computed += p->n;
+  if (!s->radix) return;
+  if (r->n_computed == r->n_prompt) radix_mark(s->radix, r->space, &r->kv, r->tokens);
+  else radix_insert(s->radix, r->space, &r->kv, r->tokens);
 }

@@ -4,24 +4,29 @@
  *
  * sched_next chooses rows for one step and reserves their pages:
  *   0. every running request gives back what has left its windows;
- *   1. every decoding request gets its one row (decoding users keep their pace). When pages run out, first those that only the prefix tree keeps
- *      are evicted, then the last running request in the order is retracted until it fits; so the first one always goes on, and something always
- *      finishes;
- *   2. waiting requests are admitted, first to last, while a running place is free and the pages of all their known tokens fit beside what the
- *      running ones still need for theirs (pages that only the tree keeps count as free). Everybody is given ahead_tokens on top, so that a
- *      request that was retracted does not come back only to be retracted again. Alone, a request is always admitted: one that could never fit
- *      was refused at submission (sched_fits). Two exceptions to the order:
- *        - a *follower* is passed over: its prompt begins like that of a running prompt which is still being computed, further than what the
- *          tree has of it. It will find that beginning in the tree soon, and nobody computes it twice;
- *        - a newcomer of higher priority than the last running request takes its place: that one is retracted.
- *      At admission the request takes over from the prefix tree what it can;
- *   3. prompt rows: chunk_rows of them, or beside_rows when somebody decodes or more than one prompt is there. Of these the first prompt in the order
- *      gets at least half. The other half goes to the prompts of the same priority with the fewest rows left, if fewer than the first's: a short
- *      question does not wait for a book. What is left over goes to prompts in order. A prompt may be cut anywhere. One that finds no page waits for
- *      a later step, except that the first one retracts others when no decoding request will free any.
- * A request that wants all logits of its prompt gets no more rows than the batch's out places allow.
+ *   1. every decoding request gets its one row (decoding users keep their pace). When pages run out, first those that only the prefix tree
+ *      keeps are evicted, then the last running request in the order is retracted until it fits; so the first one always goes on, and
+ *      something always finishes;
+ *   2. waiting requests are admitted, first to last, while a running place is free and the pages of all their known tokens fit beside what
+ *      the running ones still need for theirs (pages that only the tree keeps count as free). Everybody is given ahead_tokens on top, so
+ *      that a request that was retracted does not come back only to be retracted again. Alone, a request is always admitted: one that could
+ *      never fit was refused at submission (sched_fits). Two exceptions to the order:
+ *        - a *follower* is passed over: it begins like a running prompt before it in the order which is still being computed, by a page or
+ *          more further than what the tree has of it. It will find that beginning in the tree soon, and nobody computes it twice;
+ *        - a newcomer of higher priority than the last running request takes its place: that one is retracted, with its row of this step.
+ *      Of the waiting ones, a limited number is looked at per step (followers known as such cost next to nothing).
+ *      At admission the request takes over from the prefix tree what it can, of its prompt and, after a retraction, of its answer;
+ *   3. prompt rows: chunk_rows of them, or beside_rows when anybody else runs. Of these the first prompt in the order gets at least half. The
+ *      other half goes to the prompts of the same priority with the fewest rows left, if fewer than the first's: a short question does not
+ *      wait for a book. What is left over goes to prompts in order. A prompt may be cut anywhere. One that finds no page waits for a later
+ *      step, except that the first one retracts others when no decoding request will free any.
+ * A request that wants logits of its prompt gets no more rows than the batch's out places allow.
  *
- * Pure decisions over integers: no clock, no threads, no floats. Same requests in, same decisions out. Nothing is allocated after sched_init.
+ * Whatever has been computed is in the tree at once, whole page by whole page; ends (of a prompt, of an answer, of what was retracted) are
+ * marked as resume points there.
+ *
+ * Pure decisions over integers: no clock, no threads, no floats. Same requests in, same decisions out. Nothing is allocated after
+ * sched_init.
  */
 #ifndef CYGNET_SCHED_H
 #define CYGNET_SCHED_H
@@ -54,11 +59,12 @@ struct sched {
   struct kv *kv;                        /* borrows */
   struct radix *radix;                  /* borrows; NULL = nothing is reused */
   struct request_list running, waiting; /* in the order above */
-  int chunk_rows, beside_rows;          /* 1 .. chunk_tokens; the engine sets them before a step, both are chunk_tokens at first */
+  int chunk_rows, beside_rows; /* 1 .. chunk_tokens; may be set before a step. At first chunk_tokens, and a quarter of it but 32 at least */
   uint64_t n_retracted;
   struct sched_counts counts;
   struct sched_pick *picks; /* [max_running] */
   int n_picks;
+  int n_out; /* of the step that is being put together: rows that want logits, and one for each running request that has no row yet */
   struct kv_copy *copies; /* [max_running * KV_KINDS]: to be done in this order before the step's rows are computed */
   int n_copies;
 };
@@ -69,8 +75,9 @@ void sched_free(struct sched *s); /* both lists are empty before; fine on a zero
 
 /* Could r be computed if it were alone? A sentence if not. */
 bool sched_fits(const struct sched *s, const struct request *r, struct err *e);
-bool sched_add(struct sched *s, struct request *r);     /* takes a place in the queue; false: it is full */
-void sched_remove(struct sched *s, struct request *r);  /* from either list; its end becomes a resume point, its pages go back; r is DONE */
+bool sched_add(struct sched *s, struct request *r); /* takes a place in the queue; false: it is full */
+/* From either list; its end becomes a resume point, unless it failed; its pages go back; r is DONE. */
+void sched_remove(struct sched *s, struct request *r);
 void sched_retract(struct sched *s, struct request *r); /* a running one goes back to waiting (a full queue does not matter) */
 /* Number of picks in s->picks, their pages reserved, and copies in s->copies; 0 = nothing to do. */
 int sched_next(struct sched *s);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/record.h"
 #include "compute/attn.h"
 
 enum { LAYERS_MOST = 4, SEQS_MOST = 4 };
@@ -44,6 +45,7 @@ struct run { /* one road being walked */
   int32_t *pages[KV_KINDS]; /* [n_seqs, pages_max]: what will be or is used */
   int32_t *dropped;         /* [n_seqs]: sliding pages of each that have been given back */
   int done[SEQS_MOST];
+  struct record *record; /* of do_layer: filled by the first call, replayed by the others; NULL = eager */
   uint64_t rand;
 };
 
@@ -254,7 +256,13 @@ static void do_layer(struct run *r, int layer, float *results) {
   }
   memset(r->out.data, 0xff, r->out.row_bytes * (size_t)r->rows_max);
   bool owns = l->owner == layer;
-  r->road->ops->run(r->attn, layer, &r->q, owns ? &r->k : NULL, owns ? &r->v : NULL, &r->out);
+  if (r->record && record_launches(r->record) > 0) {
+    workers_replay(r->road->workers, r->record);
+  } else {
+    if (r->record) workers_record(r->road->workers, r->record);
+    r->road->ops->run(r->attn, layer, &r->q, owns ? &r->k : NULL, owns ? &r->v : NULL, &r->out);
+    if (r->record) workers_record(r->road->workers, NULL);
+  }
   for (int i = 0; i < b->n_rows; i++) {
     const float *out = tensor_row(&r->out, i);
     if (b->token[i] >= 0) {
@@ -612,6 +620,89 @@ static void kernels_convert_exactly(void **state) {
   }
 }
 
+/* --- recorded runs ---------------------------------------------------------------------------------------------------------- */
+
+/* One row per step and sequence, each step of one shape: recorded with the first, replayed with all others. Contexts grow from nothing to several
+ * segments, windows turn over; results go by the same tensors as in eager runs. */
+static void replayed_runs_give_the_same_bits(void **state) {
+  (void)state;
+  uint64_t rand = 16;
+  for (int i = 0; i < 12; i++) {
+    const struct attn_ops *ops = i % 4 == 3 ? &attn_ref_ops : &attn_cpu_ops;
+    struct world w = new_world(1 + i % 2, 1 + i % 3, 32, 9, kv_dtypes[i % 4], test_rand(&rand));
+    struct err e = {0};
+    struct workers *pool = i % 3 ? pools[1 + i % 3] : workers_new(1, &e);
+    bool is_long = ops == &attn_cpu_ops && i % 2 == 0;
+    int first = is_long ? ATTN_SEGMENT - 3 : 0; /* rows before it only write */
+    w.len[0] = first + (is_long ? 8 : 40), w.quiet[0] = first;
+    struct road road = {.ops = ops, .kern = levels[n_levels - 1], .workers = pool, .page = 16, .chunk = 1};
+    float *want = walk(&w, &road), *got = xcalloc(n_results(&w) + 1, sizeof *got);
+    struct record *records[LAYERS_MOST];
+    for (int l = 0; l < LAYERS_MOST; l++) records[l] = record_new(3, 3 * 512, &e);
+    struct run r;
+    begin(&r, &w, &road);
+    while (fill_step(&r)) {
+      mem_guard_begin("replay");
+      ops->prepare(r.attn, &r.b);
+      for (int l = 0; l < w.n_layers; l++) {
+        r.record = records[l];
+        do_layer(&r, l, got);
+      }
+      mem_guard_end();
+      r.record = NULL;
+      drop_pages(&r);
+    }
+    end(&r);
+    expect_same(&w, got, want, ops->name);
+    for (int l = 0; l < LAYERS_MOST; l++) record_delete(records[l]);
+    free(want);
+    free(got);
+    if (i % 3 == 0) workers_delete(pool);
+  }
+}
+
+/* --- copied pages ------------------------------------------------------------------------------------------------------------- */
+
+/* Contents move to fresh pages in every step, the old pages are filled with NaN: results stay. Layers that share a donor read its copies. */
+static void copied_pages_read_the_same(void **state) {
+  (void)state;
+  uint64_t rand = 17;
+  for (int i = 0; i < 32; i++) {
+    const struct attn_ops *ops = i % 2 ? &attn_ref_ops : &attn_cpu_ops;
+    struct world w = new_world(1 + i % 3, 1 + i % 2, i % 4 == 1 ? 12 : 32, test_rand_int(&rand, 1, 40), kv_dtypes[i / 2 % 4],
+                               test_rand(&rand));
+    if (w.kv_dtype == DTYPE_Q8_0) w = new_world(2, 1, 32, 7, DTYPE_Q8_0, test_rand(&rand));
+    w.n_seqs = 2;
+    w.len[0] = test_rand_int(&rand, 10, 60), w.len[1] = test_rand_int(&rand, 10, 60);
+    struct road road = {.ops = ops, .kern = levels[i % n_levels], .page = page_sizes[i % 5], .together = true, .seed = test_rand(&rand)};
+    float *want = walk(&w, &road), *got = xcalloc(n_results(&w) + 1, sizeof *got);
+    struct run r;
+    begin(&r, &w, &road);
+    int32_t spare[KV_KINDS][2]; /* begin hands out all ids but two */
+    for (int k = 0; k < KV_KINDS; k++)
+      for (int j = 0; j < 2; j++) spare[k][j] = r.pages[k][w.n_seqs * r.pages_max + j];
+    while (fill_step(&r)) {
+      ops->prepare(r.attn, &r.b);
+      for (int l = 0; l < w.n_layers; l++) do_layer(&r, l, got);
+      drop_pages(&r);
+      for (int k = 0; k < KV_KINDS; k++) { /* one page of some sequence, of those in use */
+        int seq = test_rand_int(&rand, 0, w.n_seqs - 1), used = div_up(r.done[seq], road.page);
+        int at = test_rand_int(&rand, k == KV_SLIDING ? MIN(r.dropped[seq], used - 1) : 0, used - 1);
+        int32_t *id = &r.pages[k][seq * r.pages_max + at], from = *id;
+        if (k == KV_SLIDING && at < r.dropped[seq]) continue;
+        ops->copy_page(r.attn, (enum kv_kind)k, from, spare[k][0]);
+        *id = spare[k][0];
+        spare[k][0] = spare[k][1], spare[k][1] = from;
+        poison_page(&r, (enum kv_kind)k, from);
+      }
+    }
+    end(&r);
+    expect_same(&w, got, want, ops->name);
+    free(want);
+    free(got);
+  }
+}
+
 static void expect_refusal(struct attn_config c, const char *word) {
   const struct attn_ops *backends[] = {&attn_cpu_ops, &attn_ref_ops};
   for (size_t i = 0; i < ARRAY_LEN(backends); i++) {
@@ -709,6 +800,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(nan_stays_with_those_who_see_it),
     cmocka_unit_test(great_scores),
     cmocka_unit_test(kernels_convert_exactly),
+    cmocka_unit_test(replayed_runs_give_the_same_bits),
+    cmocka_unit_test(copied_pages_read_the_same),
     cmocka_unit_test(bad_configurations_are_refused),
     cmocka_unit_test(memory_shortage_is_an_error),
     cmocka_unit_test(nothing_is_allocated_after_open),

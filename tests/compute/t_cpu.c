@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/record.h"
 #include "compute/device.h"
 
 enum { ROWS_MOST = 96, COLS_MOST = 1024 };
@@ -296,6 +297,124 @@ static void rope(void **state) {
   }
 }
 
+/* --- recorded operations ----------------------------------------------------------------------------------------------- */
+
+enum { STEP_ROWS = 40, STEP_COLS = 512, STEP_VOCAB = 64 };
+
+struct step { /* every operation after the other, on buffers that stay */
+  struct device *d;
+  struct weight table, w[4];
+  struct rope_table rope;
+  float norm[STEP_COLS];
+  int32_t ids[STEP_ROWS], pos[STEP_ROWS], out[STEP_ROWS];
+  struct tensor h, x, q, up, y, last;
+};
+
+static void step_open(struct step *s, struct device *d, enum dtype t) {
+  struct err e = {0};
+  uint64_t rand = 31;
+  memset(s, 0, sizeof *s);
+  s->d = d;
+  s->table = new_weight(t, STEP_VOCAB, STEP_COLS, &rand);
+  for (size_t i = 0; i < ARRAY_LEN(s->w); i++) {
+    s->w[i] = new_weight(i == 1 ? DTYPE_BF16 : t, STEP_COLS, STEP_COLS, &rand);
+    if (d->ops->weight_bind(d, &s->w[i], "w", &e)) fail_msg("%s", e.msg);
+  }
+  for (int i = 0; i < STEP_COLS; i++) s->norm[i] = test_rand_normal(&rand);
+  assert_int_equal(d->ops->rope_init(d, &s->rope, 64, 1e4, 1, 1, &e), 0);
+  struct tensor *all[] = {&s->h, &s->x, &s->q, &s->up, &s->y, &s->last};
+  for (size_t i = 0; i < ARRAY_LEN(all); i++) *all[i] = new_tensor(d, STEP_ROWS, STEP_COLS, NULL);
+}
+
+static void step_close(struct step *s) {
+  struct device *d = s->d;
+  free((void *)(uintptr_t)s->table.source);
+  for (size_t i = 0; i < ARRAY_LEN(s->w); i++) {
+    const void *source = s->w[i].source;
+    d->ops->weight_free(d, &s->w[i]);
+    free((void *)(uintptr_t)source);
+  }
+  d->ops->rope_free(d, &s->rope);
+  struct tensor *all[] = {&s->h, &s->x, &s->q, &s->up, &s->y, &s->last};
+  for (size_t i = 0; i < ARRAY_LEN(all); i++) d->ops->free(d, all[i]);
+}
+
+static void step_fill(struct step *s, uint64_t seed) {
+  for (int r = 0; r < STEP_ROWS; r++) {
+    s->ids[r] = test_rand_int(&seed, 0, STEP_VOCAB - 1);
+    s->pos[r] = test_rand_int(&seed, 0, 5000);
+    s->out[r] = test_rand_int(&seed, 0, r / 2);
+  }
+}
+
+/* Tensors and lists of pointers are gone after the call. */
+static void step_run(struct step *s, int rows) {
+  struct device *d = s->d;
+  const struct device_ops *o = d->ops;
+  struct tensor h = tensor_rows(s->h, rows), x = tensor_rows(s->x, rows), q = tensor_rows(s->q, rows), up = tensor_rows(s->up, rows);
+  struct tensor y = tensor_rows(s->y, rows), last = tensor_rows(s->last, div_up(rows, 2));
+  o->rope_step(d, &s->rope, s->pos, rows);
+  o->embed(d, &h, &s->table, s->ids, 3);
+  o->rmsnorm(d, &x, &h, s->norm, 1, 1e-6f);
+  {
+    const struct weight *w[] = {&s->w[0], &s->w[1], &s->w[2]};
+    struct tensor *to[] = {&q, &up, &y};
+    o->linear(d, 3, w, to, &x);
+    memset(w, 0xee, sizeof w);
+    memset(to, 0xee, sizeof to);
+  }
+  o->rmsnorm(d, &q, &q, NULL, STEP_COLS / 64, 1e-6f);
+  o->rope(d, &q, &s->rope);
+  o->gated(d, &q, &q, &up, ACT_SILU);
+  o->add(d, &q, &y);
+  o->scale(d, &q, &q, 0.5f);
+  o->add_rmsnorm(d, &h, &q, s->norm, 1e-6f);
+  o->gather(d, &last, &h, s->out);
+  struct tensor up_last = tensor_rows(up, last.rows);
+  o->linear(d, 1, (const struct weight *[]){&s->w[3]}, (struct tensor *[]){&up_last}, &last);
+  o->softcap(d, &last, &up_last, 30);
+  struct tensor *locals[] = {&h, &x, &q, &up, &y, &last, &up_last};
+  for (size_t i = 0; i < ARRAY_LEN(locals); i++) memset(locals[i], 0xee, sizeof *locals[i]);
+}
+
+/* Replayed with other ids, positions and wanted rows, and with NaN in every buffer before. */
+static void recorded_operations(void **state) {
+  (void)state;
+  static const enum dtype types[] = {DTYPE_Q8_0, DTYPE_F16};
+  static const int rows[] = {1, 2, 5, STEP_ROWS};
+  struct err e = {0};
+  struct record *r = record_new(32, 32 * 512, &e);
+  for (int i = 0; i < n_devices; i++) {
+    for (size_t t = 0; t < ARRAY_LEN(types); t++) {
+      static struct step s;
+      step_open(&s, devices[i], types[t]);
+      for (size_t n = 0; n < ARRAY_LEN(rows); n++) {
+        record_clear(r);
+        step_fill(&s, 1);
+        workers_record(s.d->workers, r);
+        step_run(&s, rows[n]);
+        workers_record(s.d->workers, NULL);
+        for (uint64_t seed = 2; seed < 5; seed++) {
+          static float want[STEP_ROWS * STEP_COLS];
+          int n_last = div_up(rows[n], 2);
+          step_fill(&s, seed);
+          step_run(&s, rows[n]);
+          for (int row = 0; row < n_last; row++) memcpy(want + row * STEP_COLS, tensor_row(&s.last, row), STEP_COLS * sizeof *want);
+          struct tensor *all[] = {&s.h, &s.x, &s.q, &s.up, &s.y, &s.last, &s.rope.cos, &s.rope.sin};
+          for (size_t j = 0; j < ARRAY_LEN(all); j++) memset(all[j]->data, 0xff, (size_t)STEP_ROWS * all[j]->row_bytes);
+          mem_guard_begin("replay");
+          workers_replay(s.d->workers, r);
+          mem_guard_end();
+          for (int row = 0; row < n_last; row++)
+            assert_memory_equal(tensor_row(&s.last, row), want + row * STEP_COLS, STEP_COLS * sizeof *want);
+        }
+      }
+      step_close(&s);
+    }
+  }
+  record_delete(r);
+}
+
 static void memory_shortage_is_an_error(void **state) {
   (void)state;
   uint64_t rand = 27;
@@ -352,6 +471,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(gather),
     cmocka_unit_test(linear),
     cmocka_unit_test(rope),
+    cmocka_unit_test(recorded_operations),
     cmocka_unit_test(memory_shortage_is_an_error),
     cmocka_unit_test(tensors_start_zeroed_and_may_change_their_rows),
 };

@@ -73,12 +73,14 @@ static void random_loads(void **state) {
                                 .out_max = sc.out_max,
                                 .tokens_max = tokens_max,
                                 .page_tokens = kc.page_tokens};
-    world_open(&w, &kc, &sc);
+    world_open(&w, &kc, &sc, round % 2);
     assert_int_equal(batch_init(&b, &shape, NULL), 0);
     for (int i = 0; i < 12; i++) {
       int prompt = test_rand_int(&rng, 1, tokens_max);
-      assert_true(sched_add(&w.sched, world_request(&w, prompt, test_rand_int(&rng, 0, tokens_max - prompt), test_rand_int(&rng, 0, 1),
-                                                    test_rand_int(&rng, 0, 2) == 0)));
+      struct request *r = world_request(&w, prompt, test_rand_int(&rng, 0, tokens_max - prompt), test_rand_int(&rng, 0, 1),
+                                        test_rand_int(&rng, 0, 2) == 0);
+      if (i && i % 3) world_begin_like(r, w.requests[i - 1], test_rand_int(&rng, 1, prompt));
+      assert_true(sched_add(&w.sched, r));
     }
     while (sched_next(&w.sched) > 0) {
       fill(&b, &shape);

@@ -6,134 +6,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "engine/engine.h"
+#include "engine/asking.h"
 #include "files/safetensors.h"
-
-enum { N_TOP = SAMPLE_TOP_MAX, ANSWER_TOKENS_MAX = 128, VOCAB = 512, HIDDEN = 256, LAYERS = 8 }; /* of tiny() */
-
-/* ---- asking --------------------------------------------------------------------------------------------------------------- */
-
-struct answer { /* all that comes back of one request */
-  uint64_t number;
-  int32_t ids[ANSWER_TOKENS_MAX];
-  float logprob[ANSWER_TOKENS_MAX];
-  struct cygnet_logprob top[ANSWER_TOKENS_MAX][N_TOP];
-  int n, n_events;
-  struct buf text;
-  float *logits; /* [n_prompt, vocab] when asked for */
-  int n_rows, vocab;
-  struct cygnet_event last;
-  bool over;
-};
-
-static void on_logits(void *ctx, int position, const float *logits, int vocab) {
-  struct answer *a = ctx;
-  assert_true(vocab <= VOCAB);
-  assert_int_equal(position, a->n_rows); /* in order, each once */
-  memcpy(a->logits + (size_t)position * (size_t)vocab, logits, (size_t)vocab * sizeof(float));
-  a->vocab = vocab;
-  a->n_rows++;
-}
-
-static void answer_init(struct answer *a, struct cygnet_request *r, bool logits) {
-  memset(a, 0, sizeof *a);
-  buf_init(&a->text, 0);
-  r->user = a;
-  if (!logits) return;
-  a->logits = calloc(r->n_prompt * VOCAB, sizeof(float));
-  assert_non_null(a->logits);
-  r->on_logits = on_logits;
-  r->callback_ctx = a;
-}
-
-static void answer_free(struct answer *a) {
-  buf_free(&a->text);
-  free(a->logits);
-}
-
-static void drain(struct cygnet *c) {
-  struct cygnet_event ev;
-  while (cygnet_next_event(c, &ev)) {
-    struct answer *a = ev.user;
-    assert_false(a->over);
-    assert_int_equal(ev.request, a->number);
-    assert_true(utf8_valid(ev.text, ev.n_text) && ev.text[ev.n_text] == 0);
-    buf_append(&a->text, ev.text, ev.n_text);
-    for (size_t i = 0; i < ev.n_tokens; i++) {
-      assert_true(a->n < ANSWER_TOKENS_MAX);
-      a->ids[a->n] = ev.tokens[i].id;
-      a->logprob[a->n] = ev.tokens[i].logprob;
-      for (int t = 0; t < ev.tokens[i].n_top; t++) a->top[a->n][t] = ev.tokens[i].top[t];
-      a->n++;
-    }
-    a->n_events++;
-    a->last = ev;
-    a->over = ev.finish != CYGNET_FINISH_NONE;
-  }
-}
-
-static void check(const struct cygnet *c) {
-  struct err e = {0};
-  if (!engine_check(c, &e)) fail_msg("%s", e.msg);
-}
-
-static void submit(struct cygnet *c, const struct cygnet_request *r) {
-  struct cygnet_error e = {0};
-  struct answer *a = r->user;
-  a->number = cygnet_submit(c, r, &e);
-  if (!a->number) fail_msg("%s", e.message);
-}
-
-static void run(struct cygnet *c) {
-  while (cygnet_step(c)) {
-    check(c);
-    drain(c);
-  }
-  drain(c);
-  struct cygnet_stats st;
-  cygnet_stats(c, &st);
-  assert_int_equal(st.n_running + st.n_waiting, 0);
-  assert_int_equal(st.pool_full_used_tokens + st.pool_sliding_used_tokens, 0);
-}
-
-static void ask(struct cygnet *c, struct cygnet_request *r, struct answer *a, bool logits) {
-  answer_init(a, r, logits);
-  submit(c, r);
-  run(c);
-  assert_true(a->over);
-}
-
-static const char *tiny(void) { return test_path("golden/gemma3-text-tiny"); }
-/* Narrower still (64 wide, window 5, vocabulary 320), for tests of many steps. */
-static const char *narrow(void) { return test_path("golden/gemma3-text-ropescale/model-q8_0.gguf"); }
-enum { NARROW_VOCAB = 320 };
-
-static struct cygnet *open_with(struct cygnet_options o) {
-  struct cygnet_error e = {0};
-  if (!o.model) o.model = tiny();
-  if (!o.threads) o.threads = 1;
-  if (!o.ctx_tokens) o.ctx_tokens = 128;
-  o.quiet = 1;
-  struct cygnet *c = cygnet_open(&o, &e);
-  if (!c) fail_msg("%s", e.message);
-  return c;
-}
-
-static int random_prompt(uint64_t *rng, int32_t *ids, int n) {
-  for (int i = 0; i < n; i++) ids[i] = test_rand_int(rng, 3, NARROW_VOCAB - 1);
-  ids[0] = 2;
-  return n;
-}
-
-static void assert_same(const struct answer *a, const struct answer *b, const char *road) {
-  if (a->n != b->n || memcmp(a->ids, b->ids, sizeof a->ids)) fail_msg("%s: other tokens", road);
-  if (memcmp(a->logprob, b->logprob, sizeof a->logprob) || memcmp(a->top, b->top, sizeof a->top)) fail_msg("%s: other probabilities", road);
-  if (a->text.len != b->text.len || memcmp(buf_cstr(&a->text), buf_cstr(&b->text), a->text.len)) fail_msg("%s: other text", road);
-  if (a->n_rows != b->n_rows) fail_msg("%s: %d rows, expected %d", road, b->n_rows, a->n_rows);
-  if (a->n_rows && memcmp(a->logits, b->logits, (size_t)a->n_rows * (size_t)a->vocab * sizeof(float))) fail_msg("%s: other logits", road);
-  assert_int_equal(a->last.finish, b->last.finish);
-  assert_int_equal(a->last.completion_tokens, b->last.completion_tokens);
-}
 
 /* ---- the same answer by every road ------------------------------------------------------------------------------------------- */
 
@@ -647,14 +521,15 @@ static void bad_requests_are_refused(void **state) {
 static void abort_in_each_phase(void **state) {
   (void)state;
   struct cygnet *c = open_with((struct cygnet_options){.chunk_tokens = 4, .max_running = 2});
-  int32_t ids[40];
+  int32_t ids[40], mine[5];
   uint64_t rng = 2;
-  random_prompt(&rng, ids, 40);
-  struct cygnet_request r = {.prompt = ids, .n_prompt = 5, .max_tokens = 30, .ignore_eos = 1};
+  random_prompt(&rng, mine, 5);
+  struct cygnet_request r = {.prompt = mine, .n_prompt = 5, .max_tokens = 30, .ignore_eos = 1};
   struct answer alone;
   ask(c, &r, &alone, false);
   for (int phase = 0; phase < 5; phase++) {
     struct answer keeps, other, third;
+    random_prompt(&rng, ids, 40); /* unknown to the prefix cache */
     answer_init(&keeps, &r, false);
     submit(c, &r);
     struct cygnet_request o = {.prompt = ids, .n_prompt = 40, .max_tokens = 6, .ignore_eos = 1};
@@ -846,6 +721,9 @@ static void facts_and_text(void **state) {
   size_t estimate = c->plan.weight_bytes, real = i.packed_bytes ? i.packed_bytes : c->model->weight_bytes;
   assert_true((double)estimate > 0.97 * (double)real && (double)estimate < 1.03 * (double)real);
   assert_int_equal(c->plan.kv_bytes, i.kv_bytes);
+  assert_int_equal(i.prefix_cache, 1);
+  assert_int_equal(i.resume_points, 64);
+  assert_int_equal(i.graph_buckets, 10); /* 1 to 8, 12, 16 */
 
   int32_t *ids;
   size_t n, n_text;
@@ -891,7 +769,8 @@ static void facts_and_text(void **state) {
 /* 20 conversations of 10 turns, each turn the whole history again: memory stays where it was. */
 static void memory_stays_flat(void **state) {
   (void)state;
-  struct cygnet *c = open_with((struct cygnet_options){.model = narrow(), .chunk_tokens = 32});
+  struct cygnet *c = open_with(
+      (struct cygnet_options){.model = narrow(), .chunk_tokens = 32, .max_running = 1}); /* the first chat fills the pools */
   uint64_t rng = 31;
   size_t resident = 0;
   for (int chat = 0; chat < 20; chat++) {

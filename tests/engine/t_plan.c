@@ -75,14 +75,41 @@ static void defaults(void **state) {
   assert_int_equal(p.token_bytes[KV_FULL], 2 * 64 * 2); /* keys and values, 64 wide, 2 bytes */
   assert_int_equal(p.token_bytes[KV_SLIDING], 7 * 2 * 64 * 2);
   assert_int_equal(p.kv.n_pages[KV_FULL], 16 * 1024 / 16);
-  assert_true(p.kv.n_pages[KV_SLIDING] * 16 < 2048); /* windows and one step, not sequences */
+  /* windows of two pages, one for the cut, and one step: not sequences; and four windows each to go on from */
+  assert_int_equal(p.kv.n_pages[KV_SLIDING], 16 * (2 + 1) + 512 / 16 + 16 * 4 * 2);
+  assert_int_equal(p.n_resume, 64);
+  assert_true(p.has_prefix_cache && p.has_graph && p.step_ms == 0);
+  struct plan without = plan_of((struct cygnet_options){.disable_prefix_cache = 1, .disable_graph = 1, .step_ms = 50}, &config);
+  check_plan(&without, &config);
+  assert_int_equal(without.kv.n_pages[KV_SLIDING], 16 * (2 + 1) + 512 / 16);
+  assert_int_equal(without.kv.n_pages[KV_FULL], p.kv.n_pages[KV_FULL]);
+  assert_true(!without.has_prefix_cache && !without.has_graph && without.n_resume == 0 && without.step_ms == 50);
+  assert_true(without.scratch_bytes < p.scratch_bytes);
+}
+
+/* Two steps and a window always fit in the sliding pool, if a sequence can be that long; whatever ratio is asked for. */
+static void sliding_pool_has_a_least(void **state) {
+  (void)state;
+  for (int chunk = 8; chunk <= 512; chunk *= 4)
+    for (int page = 1; page <= 64; page *= 8)
+      for (int ratio = 0; ratio < 2; ratio++) {
+        struct plan p = plan_of(
+            (struct cygnet_options){
+                .chunk_tokens = chunk, .page_tokens = page, .max_running = 1, .disable_prefix_cache = 1, .swa_full_ratio = ratio * 1e-6},
+            &config);
+        check_plan(&p, &config);
+        assert_true(p.kv.n_pages[KV_SLIDING] * page >= MIN(2 * chunk + 8 + 2 * page, 1024));
+      }
 }
 
 static void scratch_is_counted(void **state) {
   (void)state;
   struct plan p = plan_of((struct cygnet_options){.threads = 2, .max_running = 3}, &config);
   size_t tables = 3 * (1024 / 16) * sizeof(struct kv_page), sampling = (size_t)(2 * 512 * 40);
-  assert_int_equal(p.scratch_bytes, model_scratch_bytes(&config, &p.model) + batch_bytes(&p.batch) + tables + sampling);
+  for (int k = 0; k < KV_KINDS; k++) tables += pages_bytes(p.kv.n_pages[k]) + ((size_t)p.kv.n_pages[k] + 1) * sizeof(int);
+  assert_int_equal(p.tree_bytes, radix_bytes(p.kv.n_pages[KV_FULL], p.kv.n_pages[KV_SLIDING], 16));
+  assert_int_equal(p.scratch_bytes, model_scratch_bytes(&config, &p.model) + batch_bytes(&p.batch) + tables + sampling + p.tree_bytes +
+                                        graph_bytes(&config, 3));
 }
 
 /* All windows and a whole step's prompt rows fit in the sliding pool, however they fall. */
@@ -226,6 +253,7 @@ static void models_of_one_kind(void **state) {
     check_plan(&p, &one);
     assert_int_equal(p.kv.n_pages[sliding ? KV_FULL : KV_SLIDING], 0);
     assert_int_equal(p.kv.window_tokens, sliding ? 8 : 0);
+    assert_int_equal(p.has_prefix_cache, !sliding);
     struct cygnet_options o = {.threads = 1, .swa_full_ratio = 0.5};
     struct err e = {0};
     assert_int_equal(plan_make(&p, &o, &one, weights, &e), -1);
@@ -257,6 +285,7 @@ static void options_out_of_range(void **state) {
       {{.mem_fraction = 1.5}, "--mem-fraction-static"},
       {{.mem_fraction = -0.5}, "--mem-fraction-static"},
       {{.swa_full_ratio = 2}, "--swa-full-tokens-ratio"},
+      {{.step_ms = -1}, "--step-ms"},
       {{.mem_bytes = 1}, "--mem"},
   };
   for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -274,9 +303,15 @@ static void printed(void **state) {
   buf_init(&b, 0);
   plan_print(&p, &config, &b);
   assert_true(p.lookup_bytes == 0 || strstr(buf_cstr(&b), "rows of the embedding")); /* packed by the vector kernels only */
-  const char *says[] = {
-      "weights",    "8192 tokens full at 256 B",      "sliding at 1.8 KiB", "bf16",
-      "of 1.0 GiB", "512 tokens of the model's 1024", "window 8",           "16 running, 1024 waiting; 512 prompt tokens"};
+  const char *says[] = {"weights",
+                        "8192 tokens full at 256 B",
+                        "sliding at 1.8 KiB",
+                        "bf16",
+                        "of 1.0 GiB",
+                        "512 tokens of the model's 1024",
+                        "window 8",
+                        "16 running, 1024 waiting; 512 prompt tokens",
+                        "prefix cache       up to 8192 tokens, room to go on from 64 places when all run\n"};
   for (size_t i = 0; i < ARRAY_LEN(says); i++)
     if (!strstr(buf_cstr(&b), says[i])) fail_msg("\"%s\" does not say \"%s\"", buf_cstr(&b), says[i]);
   buf_free(&b);
@@ -284,6 +319,7 @@ static void printed(void **state) {
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(defaults),
+    cmocka_unit_test(sliding_pool_has_a_least),
     cmocka_unit_test(scratch_is_counted),
     cmocka_unit_test(sliding_pool_is_never_short),
     cmocka_unit_test(every_budget),

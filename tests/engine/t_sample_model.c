@@ -226,9 +226,69 @@ static void test_same_bits(void **state) {
   safetensors_close(&g);
 }
 
+struct reply {
+  int32_t ids[64];
+  int n, cached;
+};
+
+static void reply_to(struct cygnet *c, const int32_t *ids, int n, struct reply *out) {
+  struct cygnet_error e = {0};
+  struct cygnet_request r = {.prompt = ids, .n_prompt = (size_t)n, .max_tokens = 24, .ignore_eos = 1};
+  struct cygnet_event ev;
+  memset(out, 0, sizeof *out);
+  if (!cygnet_submit(c, &r, &e)) fail_msg("%s", e.message);
+  while (cygnet_step(c))
+    while (cygnet_next_event(c, &ev)) {
+      for (size_t i = 0; i < ev.n_tokens; i++) out->ids[out->n++] = ev.tokens[i].id;
+      out->cached = ev.cached_tokens;
+    }
+}
+
+/* A chat that outgrows the window of 512: the second and third turn compute what is new, and give what a server without a cache gives. */
+static void test_chat_is_resumed(void **state) {
+  (void)state;
+  if (!sample_model()) skip();
+  struct safetensors g;
+  struct err fe = {0};
+  if (safetensors_open(&g, test_path("golden/gemma3-270m/golden.safetensors"), &fe)) fail_msg("%s", fe.msg);
+  const struct st_tensor *story = find(&g, "story", "ids"), *code = find(&g, "code", "ids");
+  struct cygnet_options o = {.model = sample_model(), .ctx_tokens = 2048, .max_running = 4, .quiet = 1};
+  struct cygnet *warm = cygnet_open(&o, NULL);
+  o.disable_prefix_cache = o.disable_graph = 1;
+  struct cygnet *cold = cygnet_open(&o, NULL);
+  assert_true(warm && cold);
+  int32_t ids[2048];
+  int n = 0, known = 0;
+  while (n < 600) ids[n] = ((const int32_t *)story->data)[n % story->shape[0]], n++;
+  for (int turn = 0; turn < 3; turn++) {
+    struct reply w, k;
+    reply_to(warm, ids, n, &w);
+    reply_to(cold, ids, n, &k);
+    assert_int_equal(w.n, 24);
+    assert_memory_equal(w.ids, k.ids, sizeof w.ids);
+    assert_int_equal(w.cached, known); /* all but the last token of the last answer, which was never computed */
+    assert_int_equal(k.cached, 0);
+    memcpy(ids + n, w.ids, (size_t)w.n * sizeof *ids);
+    n += w.n;
+    known = n - 1;
+    memcpy(ids + n, (const int32_t *)code->data + 10 * turn, 40 * sizeof *ids);
+    n += 40;
+  }
+  struct cygnet_stats st;
+  cygnet_stats(warm, &st);
+  printf("  chat of %d tokens in 3 turns: %llu of %llu prompt tokens computed\n", n, (unsigned long long)st.computed_tokens,
+         (unsigned long long)st.prompt_tokens);
+  assert_int_equal(st.computed_tokens, 600 + 2 * 41);
+  assert_int_equal(st.lost_window_tokens, 0);
+  cygnet_close(warm);
+  cygnet_close(cold);
+  safetensors_close(&g);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_fast_is_close),
     cmocka_unit_test(test_reference_is_exact),
     cmocka_unit_test(test_same_bits),
+    cmocka_unit_test(test_chat_is_resumed),
 };
 TEST_MAIN(tests)

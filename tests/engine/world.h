@@ -1,52 +1,56 @@
-/* world.h — a scheduler with requests and no model, for t_sched and t_batch.
+/* world.h — a scheduler with requests, a prefix tree if wanted, and no model, for t_sched and t_batch.
  *
- * The "model" is a memory of what was written where: every slot remembers which request's position it holds. A row that reads a slot
- * of its window and finds somebody else's value there has found a page that was given away too early.
+ * The "model" is a memory of what was written where: every slot holds a digest of all tokens up to its position, which is what keys and
+ * values are a function of. A row that reads a slot of its window and finds another digest there has found a page that was given away too
+ * early, shared wrongly or copied wrongly. The next token is a function of that digest, too.
  */
 #ifndef TEST_WORLD_H
 #define TEST_WORLD_H
 
 #include "test.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "engine/engine.h"
 
-enum { WORLD_REQUESTS_MAX = 64 };
-
-struct cell {
-  uint64_t number;
-  int pos;
-};
+enum { WORLD_REQUESTS_MAX = 1100 };
 
 struct world {
   struct kv_config kc;
   struct sched_config sc;
   struct kv *kv;
+  struct radix *radix;
   struct sched sched;
-  struct cell *memory[KV_KINDS]; /* [(n_pages + 1) * page_tokens] */
+  uint64_t *memory[KV_KINDS]; /* [(n_pages + 1) * page_tokens] */
+  uint64_t *digests;          /* [tokens_max] scratch */
   struct request *requests[WORLD_REQUESTS_MAX];
   int n_requests, n_finished;
-  uint64_t n_steps;
+  uint64_t n_steps, n_rows; /* prompt rows computed */
 };
 
-static inline void world_open(struct world *w, const struct kv_config *kc, const struct sched_config *sc) {
+static inline void world_open(struct world *w, const struct kv_config *kc, const struct sched_config *sc, bool tree) {
   struct err e = {0};
   memset(w, 0, sizeof *w);
   w->kc = *kc;
   w->sc = *sc;
   w->kv = kv_new(kc, &e);
   if (!w->kv) fail_msg("%s", e.msg);
-  assert_int_equal(sched_init(&w->sched, sc, w->kv, &e), 0);
-  for (int k = 0; k < KV_KINDS; k++) w->memory[k] = xcalloc((size_t)((kc->n_pages[k] + 1) * kc->page_tokens), sizeof(struct cell));
+  if (tree && kc->n_pages[KV_FULL]) {
+    w->radix = radix_new(w->kv, &e);
+    if (!w->radix) fail_msg("%s", e.msg);
+  }
+  assert_int_equal(sched_init(&w->sched, sc, w->kv, w->radix, &e), 0);
+  for (int k = 0; k < KV_KINDS; k++) w->memory[k] = xcalloc((size_t)((kc->n_pages[k] + 1) * kc->page_tokens), sizeof(uint64_t));
+  w->digests = xcalloc((size_t)kc->tokens_max, sizeof *w->digests);
 }
 
 static inline void world_on_logits(void *ctx, int position, const float *logits, int vocab) {
   (void)ctx, (void)position, (void)logits, (void)vocab;
 }
 
-/* A request of n_prompt tokens that generates up to n_more; not yet submitted. */
+/* A request of n_prompt tokens of its own that generates up to n_more; not yet submitted. */
 static inline struct request *world_request(struct world *w, int n_prompt, int n_more, int priority, bool all_logits) {
   assert_true(w->n_requests < WORLD_REQUESTS_MAX);
   struct request *r = xcalloc(1, sizeof *r);
@@ -54,57 +58,92 @@ static inline struct request *world_request(struct world *w, int n_prompt, int n
   r->priority = priority;
   r->n_prompt = r->n_tokens = n_prompt;
   r->n_limit = n_prompt + n_more;
+  r->n_cached = r->prompt_logprobs_from = -1;
+  r->n_reuse_max = all_logits ? 0 : INT_MAX;
   r->tokens = xcalloc((size_t)r->n_limit, sizeof *r->tokens);
-  for (int i = 0; i < n_prompt; i++) r->tokens[i] = (int32_t)r->number * 1000 + i;
+  for (int i = 0; i < n_prompt; i++) r->tokens[i] = (int32_t)r->number * 100000 + i;
   if (all_logits) r->on_logits = world_on_logits;
   r->state = REQUEST_DONE;
   w->requests[w->n_requests - 1] = r;
   return r;
 }
 
+/* r begins with the first n tokens of another, known by now. */
+static inline void world_begin_like(struct request *r, const struct request *other, int n) {
+  n = MIN(n, MIN(r->n_prompt, other->n_tokens));
+  memcpy(r->tokens, other->tokens, (size_t)n * sizeof *r->tokens);
+  r->space = other->space;
+}
+
+static inline uint64_t world_mix(uint64_t h, uint64_t x) {
+  h = (h ^ x) * 0x9e3779b97f4a7c15u;
+  return h ^ h >> 29;
+}
+/* Digests of r's tokens: [n_tokens] in w->digests. */
+static inline const uint64_t *world_digests(const struct world *w, const struct request *r) {
+  uint64_t h = r->space.a + 1;
+  for (int i = 0; i < r->n_tokens && i < w->kc.tokens_max; i++) w->digests[i] = h = world_mix(h, (uint64_t)r->tokens[i]);
+  return w->digests;
+}
+static inline int32_t world_next_token(uint64_t digest) { return -1 - (int32_t)(digest % 1000); }
+
 static inline void world_check(const struct world *w) {
   struct err e = {0};
   if (!sched_check(&w->sched, &e)) fail_msg("step %llu: %s", (unsigned long long)w->n_steps, e.msg);
 }
 
-/* Write every picked row, then read every row's window. */
+/* Copy, write every picked row, then read every row's window. */
 static inline void world_compute(struct world *w) {
-  for (int i = 0; i < w->sched.n_picks; i++) {
-    const struct sched_pick *p = &w->sched.picks[i];
+  struct sched *s = &w->sched;
+  size_t page = (size_t)w->kc.page_tokens;
+  assert_true(s->n_copies <= s->config.max_running * KV_KINDS);
+  for (int i = 0; i < s->n_copies; i++) {
+    const struct kv_copy *c = &s->copies[i];
+    assert_true(c->from >= 1 && c->from <= w->kc.n_pages[c->kind] && c->to >= 1 && c->to <= w->kc.n_pages[c->kind]);
+    memcpy(w->memory[c->kind] + (size_t)c->to * page, w->memory[c->kind] + (size_t)c->from * page, page * sizeof(uint64_t));
+  }
+  for (int i = 0; i < s->n_picks; i++) {
+    const struct sched_pick *p = &s->picks[i];
+    const uint64_t *digests = world_digests(w, p->r);
     for (int pos = p->r->n_computed; pos < p->r->n_computed + p->n; pos++)
       for (int k = 0; k < KV_KINDS; k++) {
         if (!w->kc.n_pages[k]) continue;
         int64_t slot = kv_slot(w->kv, &p->r->kv, k, pos);
         assert_true(slot >= w->kc.page_tokens);
-        w->memory[k][slot] = (struct cell){p->r->number, pos};
+        w->memory[k][slot] = digests[pos];
       }
   }
-  for (int i = 0; i < w->sched.n_picks; i++) {
-    const struct sched_pick *p = &w->sched.picks[i];
-    for (int q = p->r->n_computed; q < p->r->n_computed + p->n; q++)
-      for (int k = 0; k < KV_KINDS; k++) {
-        if (!w->kc.n_pages[k]) continue;
-        for (int pos = 0; pos <= q; pos++) {
-          if (k == KV_SLIDING && q - pos >= w->kc.window_tokens) continue;
-          int64_t slot = kv_slot(w->kv, &p->r->kv, k, pos);
-          assert_true(slot >= w->kc.page_tokens);
-          assert_int_equal(w->memory[k][slot].number, p->r->number);
-          assert_int_equal(w->memory[k][slot].pos, pos);
-        }
+  for (int i = 0; i < s->n_picks; i++) {
+    const struct sched_pick *p = &s->picks[i];
+    const uint64_t *digests = world_digests(w, p->r);
+    for (int k = 0; k < KV_KINDS; k++) {
+      if (!w->kc.n_pages[k]) continue;
+      int64_t from = kv_window_lo(p->r->n_computed,
+                                  k == KV_SLIDING ? w->kc.window_tokens : 0); /* the first row's; later rows see less of it */
+      for (int pos = (int)from; pos < p->r->n_computed + p->n; pos++) {
+        int64_t slot = kv_slot(w->kv, &p->r->kv, k, pos);
+        assert_true(slot >= w->kc.page_tokens);
+        if (w->memory[k][slot] != digests[pos])
+          fail_msg("request %d, position %d of %d: foreign contents", (int)p->r->number, pos, p->r->n_computed);
       }
+    }
   }
 }
 
 /* What the engine does after the forward: commit, one more token for whoever wants one, finish at the limit. */
 static inline void world_finish_step(struct world *w) {
   struct sched *s = &w->sched;
-  for (int i = 0; i < s->n_picks; i++) sched_commit(s, &s->picks[i]);
+  for (int i = 0; i < s->n_picks; i++) {
+    struct request *r = s->picks[i].r;
+    w->n_rows += (uint64_t)MAX(0, MIN(r->n_computed + s->picks[i].n, r->n_prompt) - r->n_computed);
+    sched_commit(s, &s->picks[i]);
+  }
   for (int i = 0; i < s->n_picks; i++) {
     struct request *r = s->picks[i].r;
     if (r->on_logits) r->n_reported = MAX(r->n_reported, MIN(r->n_computed, r->n_prompt));
     if (r->n_computed < r->n_tokens) continue;
     if (r->n_tokens < r->n_limit) {
-      r->tokens[r->n_tokens] = (int32_t)r->number * 1000 + r->n_tokens; /* the same whenever it is asked */
+      r->tokens[r->n_tokens] = world_next_token(world_digests(w, r)[r->n_tokens - 1]);
       r->n_tokens++;
     }
     if (r->n_tokens < r->n_limit) continue;
@@ -121,12 +160,18 @@ static inline void world_close(struct world *w) {
     free(w->requests[i]);
   }
   struct kv_stats st = kv_stats(w->kv);
-  assert_int_equal(st.n_used[KV_FULL], 0);
-  assert_int_equal(st.n_used[KV_SLIDING], 0);
+  for (int k = 0; k < KV_KINDS; k++) { /* nobody holds anything: what is not free is idle */
+    assert_int_equal(st.n_used[k], 0);
+    assert_int_equal(kv_pool(w->kv, k)->n_free + st.n_idle[k], st.n_pages[k]);
+    if (!w->radix) assert_int_equal(st.n_idle[k], 0);
+  }
   assert_int_equal(st.n_seqs, 0);
   sched_free(&w->sched);
+  radix_delete(w->radix);
+  for (int k = 0; k < KV_KINDS; k++) assert_int_equal(kv_pool(w->kv, k)->n_free, w->kc.n_pages[k]);
   kv_delete(w->kv);
   for (int k = 0; k < KV_KINDS; k++) free(w->memory[k]);
+  free(w->digests);
 }
 
 /* Tiny random numbers: pools between what one longest request needs and what everybody needs. */

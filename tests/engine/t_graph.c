@@ -1,0 +1,505 @@
+/* t_graph.c — graph mode against eager, to the bit.
+ *
+ * Two models of the same weights walk side by side, one eager on one thread, the other in graph mode; the same batch is given to both, each has its own
+ * keys and values. Behind the live rows the batch holds garbage before each step, and now and then every scratch buffer of the second model is
+ * filled with NaN.
+ */
+#include "test.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "engine/graph.h"
+
+enum { SEQS = 13, ROWS = 64 };
+
+struct setup {
+  const char *folder, *model;
+  enum isa isa;
+  int threads;
+  enum dtype kv_dtype;
+  bool ref_attention;
+  int page, tokens_max, n_steps;
+};
+
+struct sequence {
+  struct kv_seq kv;
+  int n_prompt, n_limit; /* n_prompt 0: not open */
+};
+
+struct pair {
+  const struct setup *s;
+  struct model_config *config;
+  struct weights *weights;
+  struct model *eager, *graphed;
+  struct graph *graph;
+  struct kv *kv;
+  struct batch b, poison;
+  int32_t bad_page[KV_KINDS]; /* of the second model: full of NaN, never handed out */
+  struct sequence seqs[SEQS];
+  uint64_t rand;
+  uint64_t n_compared, n_by_graph;
+};
+
+/* ---- batches ---------------------------------------------------------------------------------------------------------- */
+
+static void batch_new(struct batch *b, int pages_max) {
+  *b = (struct batch){.rows_max = ROWS, .seqs_max = SEQS, .out_max = ROWS, .pages_max = pages_max};
+  b->token = xcalloc(ROWS, sizeof *b->token);
+  b->pos = xcalloc(ROWS, sizeof *b->pos);
+  b->seq = xcalloc(ROWS, sizeof *b->seq);
+  b->q_start = xcalloc(SEQS + 1, sizeof *b->q_start);
+  b->out = xcalloc(ROWS, sizeof *b->out);
+  for (int k = 0; k < KV_KINDS; k++) {
+    b->lo[k] = xcalloc(ROWS, sizeof *b->lo[k]);
+    b->hi[k] = xcalloc(ROWS, sizeof *b->hi[k]);
+    b->slot[k] = xcalloc(ROWS, sizeof *b->slot[k]);
+    b->page[k] = xcalloc((size_t)SEQS * (size_t)pages_max, sizeof *b->page[k]);
+  }
+}
+static void batch_delete(struct batch *b) {
+  free(b->token);
+  free(b->pos);
+  free(b->seq);
+  free(b->q_start);
+  free(b->out);
+  for (int k = 0; k < KV_KINDS; k++) {
+    free(b->lo[k]);
+    free(b->hi[k]);
+    free(b->slot[k]);
+    free(b->page[k]);
+  }
+}
+
+static void batch_garbage(struct batch *b) {
+  memset(b->token, 0x81, ROWS * sizeof *b->token);
+  memset(b->pos, 0x82, ROWS * sizeof *b->pos);
+  memset(b->seq, 0x83, ROWS * sizeof *b->seq);
+  memset(b->q_start, 0x84, (SEQS + 1) * sizeof *b->q_start);
+  memset(b->out, 0x85, ROWS * sizeof *b->out);
+  for (int k = 0; k < KV_KINDS; k++) {
+    memset(b->lo[k], 0x86, ROWS * sizeof *b->lo[k]);
+    memset(b->hi[k], 0x07, ROWS * sizeof *b->hi[k]);
+    memset(b->slot[k], 0x08, ROWS * sizeof *b->slot[k]);
+    memset(b->page[k], 0x09, (size_t)SEQS * (size_t)b->pages_max * sizeof *b->page[k]);
+  }
+  b->n_rows = b->n_seqs = b->n_out = 0;
+  b->q_start[0] = 0;
+}
+
+/* n more rows of s; the last n_out of them want logits. */
+static void batch_add(struct pair *p, struct sequence *s, int n, int n_out) {
+  struct batch *b = &p->b;
+  int first = s->kv.n_tokens, window = p->config->window_tokens, page = p->s->page;
+  kv_drop_window(p->kv, &s->kv, first);
+  struct kv_short missing = kv_reserve(p->kv, &s->kv, n);
+  assert_true(!missing.pages[KV_FULL] && !missing.pages[KV_SLIDING]);
+  for (int i = 0; i < n; i++) {
+    int row = b->n_rows + i, pos = first + i;
+    b->token[row] = test_rand_int(&p->rand, 0, p->config->vocab - 1);
+    b->pos[row] = pos;
+    b->seq[row] = b->n_seqs;
+    for (int k = 0; k < KV_KINDS; k++) {
+      b->lo[k][row] = k == KV_SLIDING ? (int32_t)kv_window_lo(pos, window) : 0;
+      b->hi[k][row] = pos + 1;
+      b->slot[k][row] = kv_slot(p->kv, &s->kv, (enum kv_kind)k, pos);
+    }
+    if (i >= n - n_out) b->out[b->n_out++] = row;
+  }
+  for (int k = 0; k < KV_KINDS; k++) {
+    int lo = k == KV_SLIDING ? (int)kv_window_lo(first, window) : 0;
+    for (int i = lo / page; i <= (first + n - 1) / page; i++) {
+      const struct kv_page *pair = &s->kv.pairs[i];
+      b->page[k][b->n_seqs * b->pages_max + i] = k == KV_FULL ? pair->full : pair->swa;
+    }
+  }
+  b->n_rows += n;
+  b->q_start[++b->n_seqs] = b->n_rows;
+  kv_commit(p->kv, &s->kv, n);
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------------------ */
+
+/* Write NaN into every layer's bad page. */
+static void fill_bad_pages(struct pair *p) {
+  struct model *m = p->graphed;
+  struct batch *b = &p->poison;
+  const float garbage = p->s->kv_dtype == DTYPE_Q8_0 ? INFINITY : NAN;
+  b->n_rows = 1, b->n_seqs = b->n_out = 0, b->q_start[0] = 0;
+  for (int k = 0; k < KV_KINDS; k++) {
+    b->lo[k][0] = b->hi[k][0] = 0;
+    b->slot[k][0] = (int64_t)p->bad_page[k] * p->s->page;
+  }
+  m->attn_ops->prepare(m->attn, b);
+  for (int l = 0; l < m->config.n_layers; l++) {
+    const struct layer_config *lc = &m->config.layers[l];
+    struct tensor q, k, v, out;
+    struct err e;
+    int n_q = lc->n_q * lc->head_dim, n_kv = lc->n_kv * lc->head_dim;
+    assert_int_equal(m->dev->ops->alloc(m->dev, &q, 1, n_q, "test", &e), 0);
+    assert_int_equal(m->dev->ops->alloc(m->dev, &k, 1, n_kv, "test", &e), 0);
+    assert_int_equal(m->dev->ops->alloc(m->dev, &v, 1, n_kv, "test", &e), 0);
+    assert_int_equal(m->dev->ops->alloc(m->dev, &out, 1, n_q, "test", &e), 0);
+    for (int i = 0; i < n_kv; i++) tensor_row(&k, 0)[i] = tensor_row(&v, 0)[i] = garbage;
+    m->attn_ops->run(m->attn, l, &q, &k, &v, &out);
+    m->dev->ops->free(m->dev, &q);
+    m->dev->ops->free(m->dev, &k);
+    m->dev->ops->free(m->dev, &v);
+    m->dev->ops->free(m->dev, &out);
+  }
+}
+
+/* A step of as many rows as there can be, all of which see a NaN: every scratch buffer holds NaN afterwards. */
+static void poison_scratch(struct pair *p) {
+  struct batch *b = &p->poison;
+  b->n_rows = b->n_out = ROWS, b->n_seqs = 1;
+  b->q_start[0] = 0, b->q_start[1] = ROWS;
+  for (int r = 0; r < ROWS; r++) {
+    b->token[r] = b->pos[r] = b->seq[r] = 0;
+    b->out[r] = r;
+    for (int k = 0; k < KV_KINDS; k++) b->lo[k][r] = 0, b->hi[k][r] = 1, b->slot[k][r] = 0;
+  }
+  for (int k = 0; k < KV_KINDS; k++) b->page[k][0] = p->bad_page[k];
+  struct tensor y = model_forward(p->graphed, b);
+  for (int r = 0; r < ROWS; r++)
+    for (int i = 0; i < y.cols; i++) assert_true(isnan(tensor_row(&y, r)[i]));
+}
+
+static struct model *open_model(struct pair *p, int threads, int n_pages) {
+  struct err e = {0};
+  struct model_plan plan = {.isa = p->s->isa,
+                            .n_threads = threads,
+                            .attn = p->s->ref_attention ? &attn_ref_ops : NULL,
+                            .kv_dtype = p->s->kv_dtype,
+                            .page_tokens = p->s->page,
+                            .n_pages = {n_pages, n_pages},
+                            .rows_max = ROWS,
+                            .out_max = ROWS,
+                            .seqs_max = SEQS,
+                            .tokens_max = p->s->tokens_max,
+                            .quiet = true};
+  struct model *m = model_open(p->config, p->weights, &plan, &e);
+  if (!m) fail_msg("%s: %s", p->s->folder, e.msg);
+  return m;
+}
+
+static void pair_open(struct pair *p, const struct setup *s) {
+  struct err e = {0};
+  char path[256];
+  memset(p, 0, sizeof *p);
+  p->s = s;
+  p->rand = 77;
+  p->config = xcalloc(1, sizeof *p->config);
+  snprintf(path, sizeof path, "golden/%s%s%s", s->folder, s->model[0] ? "/" : "", s->model);
+  p->weights = weights_open(test_path(path), p->config, &e);
+  if (!p->weights) fail_msg("%s", e.msg);
+  int pages_max = div_up(s->tokens_max, s->page), n_pages = SEQS * MIN(pages_max, div_up(100, s->page)) + 2 * pages_max;
+  p->eager = open_model(p, 1, n_pages + 1);
+  p->graphed = open_model(p, s->threads, n_pages + 1);
+  struct kv_config kc = {.page_tokens = s->page,
+                         .n_pages = {n_pages, n_pages},
+                         .window_tokens = p->config->window_tokens,
+                         .seqs_max = SEQS,
+                         .tokens_max = s->tokens_max};
+  p->kv = kv_new(&kc, &e);
+  if (!p->kv) fail_msg("%s", e.msg);
+  batch_new(&p->b, pages_max);
+  batch_new(&p->poison, pages_max);
+  p->graph = graph_new(p->graphed, &p->b, SEQS, &e);
+  if (!p->graph) fail_msg("%s", e.msg);
+  p->bad_page[KV_FULL] = p->bad_page[KV_SLIDING] = n_pages + 1;
+  fill_bad_pages(p);
+}
+
+static void pair_close(struct pair *p) {
+  for (int i = 0; i < SEQS; i++) kv_seq_close(p->kv, &p->seqs[i].kv);
+  graph_delete(p->graph);
+  model_close(p->eager);
+  model_close(p->graphed);
+  weights_close(p->weights);
+  kv_delete(p->kv);
+  batch_delete(&p->b);
+  batch_delete(&p->poison);
+  free(p->config);
+}
+
+/* ---- one step by both roads ---------------------------------------------------------------------------------------------- */
+
+struct live { /* what graph mode must leave as it is */
+  int n_rows, n_seqs, n_out;
+  int32_t ints[ROWS * (4 + 2 * KV_KINDS) + SEQS + 1];
+  int64_t slots[ROWS * KV_KINDS];
+};
+
+static void live_of(struct live *l, const struct batch *b) {
+  memset(l, 0, sizeof *l);
+  l->n_rows = b->n_rows, l->n_seqs = b->n_seqs, l->n_out = b->n_out;
+  int at = 0;
+  for (int r = 0; r < b->n_rows; r++) {
+    l->ints[at++] = b->token[r], l->ints[at++] = b->pos[r], l->ints[at++] = b->seq[r];
+    for (int k = 0; k < KV_KINDS; k++) {
+      l->ints[at++] = b->lo[k][r], l->ints[at++] = b->hi[k][r];
+      l->slots[k * ROWS + r] = b->slot[k][r];
+    }
+  }
+  for (int i = 0; i < b->n_out; i++) l->ints[at++] = b->out[i];
+  for (int i = 0; i <= b->n_seqs; i++) l->ints[at++] = b->q_start[i];
+}
+
+/* Returns whether graph mode took the step. */
+static bool step(struct pair *p) {
+  static struct live before, after;
+  struct graph_stats was = graph_stats(p->graph);
+  if (test_rand_int(&p->rand, 0, 9) == 0) poison_scratch(p);
+  live_of(&before, &p->b);
+  mem_guard_begin("step");
+  struct tensor want = model_forward(p->eager, &p->b);
+  struct tensor got = graph_forward(p->graph, p->graphed, &p->b);
+  mem_guard_end();
+  live_of(&after, &p->b);
+  assert_memory_equal(&before, &after, sizeof before);
+  assert_int_equal(got.rows, p->b.n_out);
+  assert_int_equal(want.rows, got.rows);
+  for (int r = 0; r < got.rows; r++) {
+    if (!memcmp(tensor_row(&want, r), tensor_row(&got, r), sizeof(float) * (size_t)got.cols)) continue;
+    fail_msg("%s, %d threads: row %d of %d at position %d differs", p->s->folder, p->s->threads, r, got.rows, p->b.pos[p->b.out[r]]);
+  }
+  for (int r = 0; r < want.rows; r++) assert_true(isfinite(tensor_row(&want, r)[0]));
+  struct graph_stats is = graph_stats(p->graph);
+  uint64_t n = is.n_replayed + is.n_recorded - was.n_replayed - was.n_recorded;
+  p->n_compared += (uint64_t)got.rows;
+  p->n_by_graph += n;
+  assert_true(n <= 1);
+  return n == 1;
+}
+
+static void prefill(struct pair *p, struct sequence *s, int n) {
+  while (n > 0) {
+    int some = MIN(n, ROWS);
+    batch_garbage(&p->b);
+    batch_add(p, s, some, n == some);
+    bool by_graph = step(p);
+    assert_int_equal(by_graph, some == 1);
+    n -= some;
+  }
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------------------------ */
+
+/* Sequences come and go, so that buckets go up and down; each decodes over pages and windows; prompts come in between, alone or beside decoding rows. */
+static void walk(const struct setup *s) {
+  static struct pair p;
+  pair_open(&p, s);
+  int wanted = SEQS / 2;
+  for (int i = 0; i < s->n_steps; i++) {
+    if (i % 9 == 0) wanted = test_rand_int(&p.rand, 1, SEQS);
+    int n_open = 0;
+    for (int j = 0; j < SEQS; j++) {
+      struct sequence *q = &p.seqs[j];
+      if (q->n_prompt && (q->kv.n_tokens >= q->n_limit || n_open >= wanted)) {
+        kv_seq_close(p.kv, &q->kv);
+        q->n_prompt = 0;
+      } else if (!q->n_prompt && n_open < wanted) {
+        q->n_prompt = test_rand_int(&p.rand, 1, 40);
+        q->n_limit = MIN(q->n_prompt + test_rand_int(&p.rand, 1, 60), s->tokens_max);
+        assert_true(kv_seq_open(p.kv, &q->kv));
+        prefill(&p, q, q->n_prompt);
+      }
+      n_open += q->n_prompt > 0;
+    }
+    batch_garbage(&p.b);
+    int start = test_rand_int(&p.rand, 0, SEQS - 1); /* sequences change their rows */
+    bool mixed = false;
+    for (int j = 0; j < SEQS; j++) {
+      struct sequence *q = &p.seqs[(start + j) % SEQS];
+      if (!q->n_prompt || q->kv.n_tokens >= q->n_limit) continue;
+      int n = i % 20 == 7 && j == 3 ? MIN(3, q->n_limit - q->kv.n_tokens) : 1;
+      int n_out = i % 20 == 13 && j == 2 ? 0 : n;
+      mixed |= n != 1 || n_out != 1;
+      batch_add(&p, q, n, n_out);
+    }
+    if (p.b.n_rows == 0) continue;
+    bool by_graph = step(&p);
+    assert_int_equal(by_graph, !mixed);
+  }
+  struct graph_stats st = graph_stats(p.graph);
+  assert_true(st.n_recorded >= 2 && st.n_recorded <= 10 && st.n_replayed > st.n_recorded);
+  printf("  %-22s %-18s %-4s %s %d threads, page %-2d: %4d rows compared, %3d steps recorded or replayed, %d launches\n", s->folder,
+         s->model, s->isa == ISA_REF ? "ref" : "fast", dtype_info(s->kv_dtype)->name, s->threads, s->page, (int)p.n_compared,
+         (int)p.n_by_graph, st.n_launches);
+  pair_close(&p);
+}
+
+static void eager_and_graph_agree(void **state) {
+  (void)state;
+  static const struct setup setups[] = {
+      {"gemma3-text-tiny", "", ISA_AUTO, 2, DTYPE_BF16, false, 4, 100, 60},
+      {"gemma3-text-tiny", "", ISA_AUTO, 3, DTYPE_F32, false, 16, 100, 45},
+      {"gemma3-text-tiny", "model-mixed.gguf", ISA_AUTO, 2, DTYPE_Q8_0, false, 2, 100, 45},
+      {"gemma3-text-ropescale", "model-bf16.gguf", ISA_AUTO, 1, DTYPE_BF16, false, 1, 100, 60},
+      {"gemma3-text-ropescale", "model-q8_0.gguf", ISA_AUTO, 3, DTYPE_F16, false, 4, 100, 45},
+      {"gemma3-text-scale", "", ISA_AUTO, 1, DTYPE_F32, true, 4, 100, 30},
+      {"gemma3-text-scale", "", ISA_REF, 2, DTYPE_BF16, false, 4, 100, 25},
+      {"gemma3-text-ropescale", "model-q8_0.gguf", ISA_REF, 1, DTYPE_F32, false, 8, 100, 25},
+  };
+  for (size_t i = 0; i < ARRAY_LEN(setups); i++) walk(&setups[i]);
+}
+
+/* A bucket is recorded with short sequences and replayed with one whose attention is split over segments, up to the last position, and back. */
+static void long_sequences(void **state) {
+  (void)state;
+  for (int threads = 2; threads <= 3; threads++) {
+    const struct setup s = {"gemma3-text-scale",   "", ISA_AUTO, threads, threads == 2 ? DTYPE_BF16 : DTYPE_F32, false, 16,
+                            2 * ATTN_SEGMENT + 80, 0};
+    static struct pair p;
+    pair_open(&p, &s);
+    for (int i = 0; i < 3; i++) assert_true(kv_seq_open(p.kv, &p.seqs[i].kv));
+    prefill(&p, &p.seqs[1], 5);
+    const int lengths[] = {1, ATTN_SEGMENT - 2, 2 * ATTN_SEGMENT - 1, s.tokens_max - 2};
+    for (size_t i = 0; i < ARRAY_LEN(lengths); i++) {
+      prefill(&p, &p.seqs[0], lengths[i] - p.seqs[0].kv.n_tokens);
+      for (int n = 0; n < 4 && p.seqs[0].kv.n_tokens < s.tokens_max; n++) {
+        batch_garbage(&p.b);
+        batch_add(&p, &p.seqs[0], 1, 1);
+        if (n % 2) batch_add(&p, &p.seqs[1], 1, 1);
+        assert_true(step(&p));
+      }
+    }
+    assert_int_equal(p.seqs[0].kv.n_tokens, s.tokens_max);
+    prefill(&p, &p.seqs[2], 3); /* and short again */
+    for (int n = 0; n < 4; n++) {
+      batch_garbage(&p.b);
+      batch_add(&p, &p.seqs[2], 1, 1);
+      if (n % 2) batch_add(&p, &p.seqs[1], 1, 1);
+      assert_true(step(&p));
+    }
+    pair_close(&p);
+  }
+}
+
+static const struct setup small = {"gemma3-text-scale", "", ISA_AUTO, 1, DTYPE_F32, false, 4, 64, 0};
+
+static void on_tap(void *ctx, const char *name, int layer, int row, const float *x, int cols) {
+  (void)name, (void)layer, (void)row, (void)x, (void)cols;
+  ++*(int *)ctx;
+}
+
+static void taps_and_more_rows_than_the_largest_bucket_are_eager(void **state) {
+  (void)state;
+  static struct pair p;
+  struct err e = {0};
+  int n_taps = 0;
+  pair_open(&p, &small);
+  graph_delete(p.graph);
+  p.graph = graph_new(p.graphed, &p.b, 5, &e);
+  for (int i = 0; i < 6; i++) {
+    assert_true(kv_seq_open(p.kv, &p.seqs[i].kv));
+    prefill(&p, &p.seqs[i], 3);
+  }
+  for (int n = 1; n <= 6; n++) {
+    for (int tapped = 0; tapped < 2; tapped++) {
+      p.graphed->tap = tapped ? on_tap : NULL;
+      p.graphed->tap_ctx = &n_taps;
+      batch_garbage(&p.b);
+      for (int i = 0; i < n; i++) batch_add(&p, &p.seqs[i], 1, 1);
+      assert_int_equal(step(&p), !tapped && n <= 5);
+    }
+  }
+  assert_true(n_taps > 0);
+  struct tensor want = model_forward(p.eager, &p.b);
+  p.graphed->tap = NULL;
+  struct tensor got = graph_forward(NULL, p.graphed, &p.b); /* no graph at all */
+  assert_memory_equal(tensor_row(&want, 0), tensor_row(&got, 0), sizeof(float) * (size_t)got.cols);
+  pair_close(&p);
+}
+
+/* A model that computes outside launches while it is recorded ends the program; the same in an eager step does not. */
+static const struct model_ops *real_ops;
+static void no_item(void *ctx, int item, int worker) { (void)ctx, (void)item, (void)worker; }
+static void forward_outside(struct model *m, const struct batch *b, struct tensor *logits) {
+  real_ops->forward(m, b, logits);
+  workers_run(m->dev->workers, no_item, NULL, 2);
+}
+
+static void what_cannot_be_recorded_is_found(void **state) {
+  (void)state;
+  static struct pair p;
+  pair_open(&p, &small);
+  assert_true(kv_seq_open(p.kv, &p.seqs[0].kv));
+  real_ops = p.graphed->ops;
+  struct model_ops ops = *real_ops;
+  ops.forward = forward_outside;
+  p.graphed->ops = &ops;
+  prefill(&p, &p.seqs[0], 3); /* eager: allowed */
+  batch_garbage(&p.b);
+  batch_add(&p, &p.seqs[0], 1, 1);
+  fflush(NULL);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    if (!freopen("/dev/null", "w", stderr)) _exit(1);
+    signal(SIGABRT, SIG_DFL);
+    graph_forward(p.graph, p.graphed, &p.b);
+    _exit(0);
+  }
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+  p.graphed->ops = real_ops;
+  assert_true(step(&p));
+  pair_close(&p);
+}
+
+static void buckets(void **state) {
+  (void)state;
+  for (int rows_max = 1; rows_max <= 70; rows_max++) {
+    for (int n = -1; n <= rows_max + 3; n++) {
+      int want = 0;
+      for (int b = rows_max; b >= 1 && n >= 1 && b >= n; b--) /* the smallest that is one */
+        if (b <= 8 || b % 4 == 0 || b == rows_max) want = b;
+      assert_int_equal(graph_bucket(n, rows_max), want);
+    }
+  }
+}
+
+static void memory(void **state) {
+  (void)state;
+  static struct pair p;
+  struct err e = {0};
+  pair_open(&p, &small);
+  assert_int_equal(graph_bytes(p.config, 0), 0);
+  size_t one = graph_bytes(p.config, 2) - graph_bytes(p.config, 1);
+  assert_int_equal(graph_bytes(p.config, 13) - graph_bytes(p.config, 12), one);
+  assert_int_equal(graph_bytes(p.config, 16), graph_bytes(p.config, 13));
+  assert_int_equal(graph_bytes(p.config, 64) - graph_bytes(p.config, 8), 14 * one);
+  for (int n = 1;; n++) {
+    mem_fail_after(n);
+    struct graph *g = graph_new(p.graphed, &p.b, 12, &e);
+    bool failed = !mem_fail_pending();
+    mem_fail_after(0);
+    graph_delete(g);
+    if (!failed) {
+      assert_int_equal(n, 10); /* 9 buckets */
+      break;
+    }
+    assert_null(g);
+    assert_int_equal(e.code, ERR_NO_MEMORY);
+  }
+  graph_delete(NULL);
+  pair_close(&p);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(eager_and_graph_agree),
+    cmocka_unit_test(long_sequences),
+    cmocka_unit_test(taps_and_more_rows_than_the_largest_bucket_are_eager),
+    cmocka_unit_test(what_cannot_be_recorded_is_found),
+    cmocka_unit_test(buckets),
+    cmocka_unit_test(memory),
+};
+TEST_MAIN(tests)
