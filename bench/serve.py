@@ -15,7 +15,7 @@ Standard library only. The peer gets the flags in PEER_FLAGS below: change them 
 """
 import argparse, http.client, json, os, random, signal, socket, statistics, subprocess, sys, threading, time
 
-PEER_FLAGS = ["-c", "65536", "-np", "16", "-fa", "on", "--no-webui", "--jinja"]
+PEER_FLAGS = ["-c", "73728", "-np", "18", "-fa", "on", "--no-webui", "--jinja"]
 
 WORDS = ("river stone paper window harbour candle winter garden silver engine mountain letter copper valley music bridge market orange shadow "
          "forest island thunder mirror coffee history signal planet kitchen doctor village weather author summer animal pocket ticket").split()
@@ -37,7 +37,7 @@ class Server:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
         if kind == "cygnet":
-            cmd = [binary, "serve", "-m", model, "--threads", str(threads), "--port", str(self.port), "--max-running-requests", "16", "--quiet", *extra]
+            cmd = [binary, "serve", "-m", model, "--threads", str(threads), "--port", str(self.port), "--quiet", *extra]
         else:
             cmd = [binary, "-m", model, "-t", str(threads), "--port", str(self.port), *PEER_FLAGS, *extra]
         self.p = subprocess.Popen(cmd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -185,31 +185,31 @@ def run_d(server):
 
 
 def run_e(server):
-    book = prose(99, 10300)
+    book = prose(99, 14600)
     res = {}
 
     def later(s, f):
         time.sleep(s)
         return f()
-    jobs = [lambda i=i: server.complete("Story %d about a %s: once upon a time" % (i, WORDS[i]), 400) for i in range(15)]
+    jobs = [lambda i=i: server.complete("Story %d about a %s: once upon a time" % (i, WORDS[i]), 400) for i in range(16)]
     jobs.append(lambda: later(4, lambda: server.complete("Summarise this. " + book, 8)))
     jobs.append(lambda: later(5, lambda: server.complete("Is the sky blue or green or something else today?", 4)))
     got = together(jobs)
-    book_at, book_done = got[15]["start"], got[15]["start"] + got[15]["ttft"]
+    book_at, book_done = got[16]["start"], got[16]["start"] + got[16]["ttft"]
     gaps, before = [], []
-    for a in got[:15]:
+    for a in got[:16]:
         for t0, t1 in zip(a["times"], a["times"][1:]):
             at = a["start"] + t1
             (gaps if book_at < at < book_done + 0.5 else before if at < book_at else []).append(t1 - t0)
     gaps.sort()
     before.sort()
-    res["book: prompt tokens"] = got[15]["prompt"]
-    res["book: first token s"] = got[15]["ttft"]
+    res["book: prompt tokens"] = got[16]["prompt"]
+    res["book: first token s"] = got[16]["ttft"]
     res["gap before, p95 s"] = before[int(len(before) * 0.95)] if before else float("nan")
     res["gap meanwhile, median s"] = gaps[len(gaps) // 2] if gaps else float("nan")
     res["gap meanwhile, p95 s"] = gaps[int(len(gaps) * 0.95)] if gaps else float("nan")
     res["gap meanwhile, longest s"] = gaps[-1] if gaps else float("nan")
-    res["short question: first token s"] = got[16]["ttft"]
+    res["short question: first token s"] = got[17]["ttft"]
     return res
 
 

@@ -55,7 +55,7 @@ struct cygnet_options {
   const char *backend;      /* "cpu" */
   int page_tokens;          /* 1, 2, 4 ... 256; 0: 16 */
   int chunk_tokens;         /* most prompt tokens in one step; 0: 512 */
-  int max_running;          /* requests computed at the same time; 0: 16 */
+  int max_running;          /* requests computed at the same time; 0: 32 */
   int max_queued;           /* requests waiting; 0: 1024; more are refused with 503 */
   int step_ms;              /* aim for a step beside others who wait for tokens, or twice a decoding step; 4 times that alone; 0: no aim */
   double swa_full_ratio;    /* tokens of the sliding pool per token of the full pool; 0: by itself */
@@ -63,6 +63,7 @@ struct cygnet_options {
   double mem_fraction;      /* share of free memory that may be taken when mem_bytes is 0; 0: 0.8 */
   int disable_prefix_cache; /* nothing is reused between requests */
   int disable_graph;        /* every step is prepared anew */
+  int take_memory;          /* all memory is taken from the system at once, not when it is first used: for servers */
   int quiet;                /* no progress on stderr */
 };
 

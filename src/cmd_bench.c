@@ -60,7 +60,7 @@ static int time_prefill(struct cygnet *c, int64_t depth, int64_t prompt, int voc
   int64_t start = clock_ns();
   while (!status && !n_done) {
     cygnet_stats(c, &now);
-    uint64_t done = now.prompt_tokens - before.prompt_tokens;
+    uint64_t done = now.computed_tokens - before.computed_tokens;
     if (done <= (uint64_t)depth) { /* the clock starts at the last chunk border at or before the depth */
       start = clock_ns();
       counted_from = done;
@@ -77,7 +77,7 @@ static int time_decode(struct cygnet *c, int64_t depth, int64_t batch, int64_t g
   struct cygnet_error e;
   struct cygnet_stats s;
   cygnet_stats(c, &s);
-  uint64_t first = s.generated_tokens, prompts = s.prompt_tokens;
+  uint64_t first = s.generated_tokens, prompts = s.computed_tokens;
   int64_t n_prompt = depth > 0 ? depth : 1;
   for (int64_t i = 0; i < batch; i++) {
     int32_t *ids = random_prompt(n_prompt, vocab, seed + (uint64_t)i);
@@ -87,7 +87,7 @@ static int time_decode(struct cygnet *c, int64_t depth, int64_t batch, int64_t g
     if (!number) return command_fail_public(&e);
   }
   int n_done = 0, status = 0;
-  while (!status && s.prompt_tokens - prompts < (uint64_t)(batch * n_prompt) && cygnet_step(c)) {
+  while (!status && s.computed_tokens - prompts < (uint64_t)(batch * n_prompt) && cygnet_step(c)) {
     status = drain(c, &n_done);
     cygnet_stats(c, &s);
   }
@@ -159,6 +159,7 @@ int cmd_bench(const struct options *o) {
   for (int i = 0; i < n_batches; i++) widest = MAX(widest, batches[i]);
   if (!sized.ctx) sized.ctx = deepest + MAX(o->bench_prompt, o->bench_gen) + 2;
   if (!sized.max_running) sized.max_running = widest;
+  sized.no_prefix_cache = true; /* what is timed is to be computed */
   int64_t longest = deepest + MAX(o->bench_prompt, MAX(o->bench_gen, 1) + (deepest == 0));
   if (longest >= sized.ctx) {
     err_set(&e, ERR_BAD_INPUT, "--ctx: expected more than %lld tokens to hold --depth and --prompt or --gen, found %lld",

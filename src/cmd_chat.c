@@ -184,7 +184,9 @@ static int converse(struct chat *h) {
 int cmd_chat(const struct options *o) {
   int status = 0;
   struct chat h = {.o = o, .terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)};
-  h.c = command_open(o, &status);
+  struct options alone = *o;
+  alone.max_running = 1;
+  h.c = command_open(&alone, &status);
   if (!h.c) return status;
   struct sigaction act = {.sa_handler = on_interrupt}; /* no SA_RESTART: reading a line ends */
   sigaction(SIGINT, &act, NULL);

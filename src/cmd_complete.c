@@ -105,7 +105,9 @@ static int complete(const struct options *o, struct cygnet *c, const int32_t *id
 
 int cmd_complete(const struct options *o) {
   int status = 0;
-  struct cygnet *c = command_open(o, &status);
+  struct options alone = *o;
+  alone.max_running = 1;
+  struct cygnet *c = command_open(&alone, &status);
   if (!c) return status;
   int32_t *ids = NULL;
   size_t n = 0;

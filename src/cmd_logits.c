@@ -75,7 +75,9 @@ int cmd_logits(const struct options *o) {
     return command_fail(&e);
   }
   int status = 0;
-  struct cygnet *c = command_open(o, &status);
+  struct options alone = *o;
+  alone.max_running = 1;
+  struct cygnet *c = command_open(&alone, &status);
   if (!c) return status;
   int32_t *ids = NULL;
   size_t n = 0;

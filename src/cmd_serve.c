@@ -47,6 +47,7 @@ static int serve(const struct options *o, const struct http_tls *tls, const stru
   int status = 0;
   struct options own = *o;
   if (own.step_ms == 0) own.step_ms = STEP_MS;
+  own.take_memory = true;
   struct cygnet *c = command_open(&own, &status);
   if (!c) return status;
   if (!o->quiet) print_banner(c);

@@ -116,7 +116,7 @@ static const struct opt rows[] = {
      .lo = 0,
      .hi = 4096,
      .group = "Engine",
-     .help = "requests computed at the same time; 0 = 16"},
+     .help = "requests computed at the same time; 0 = 32"},
     {.name = "max-queued-requests",
      .kind = OPT_INT,
      .offset = AT(max_queued),
@@ -573,6 +573,7 @@ void options_engine(const struct options *o, struct cygnet_options *out) {
                                  .mem_fraction = o->mem_fraction,
                                  .disable_prefix_cache = o->no_prefix_cache,
                                  .disable_graph = o->no_graph,
+                                 .take_memory = o->take_memory,
                                  .quiet = o->quiet};
 }
 

@@ -32,6 +32,7 @@ struct options {
   double swa_ratio, mem_fraction;
   size_t mem;
   bool no_prefix_cache, no_graph;
+  bool take_memory; /* no option: serve does */
   /* sampling; -1 = the command's own default */
   int64_t seed, top_k, min_tokens;
   double temp, top_p, min_p, frequency_penalty, presence_penalty, repetition_penalty;

@@ -115,6 +115,18 @@ static int big_failed(size_t n_bytes, const char *what, struct err *e) {
   return err_set(e, ERR_NO_MEMORY, "%s: cannot get %s: %s", what, mem_human(n_bytes, human), strerror(ENOMEM));
 }
 
+static bool take_at_once;
+void mem_big_take_at_once(bool on) { take_at_once = on; }
+
+/* Failing is no harm: then pages come when they are written. */
+static void take_now(char *p, size_t n_bytes) {
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+  if (madvise(p, n_bytes, MADV_POPULATE_WRITE) == 0) return;
+  for (size_t at = 0; at < n_bytes; at += page_bytes()) ((volatile char *)p)[at] = 0;
+}
+
 void *mem_big_alloc(size_t n_bytes, const char *what, struct err *e) {
   if (n_bytes == 0) return NULL;
   check_guard();
@@ -124,7 +136,10 @@ void *mem_big_alloc(size_t n_bytes, const char *what, struct err *e) {
     size_t whole = align_up(n_bytes, page);
     p = whole >= 2 * (size_t)HUGE_PAGE_BYTES ? map_huge(whole) : map(whole);
   }
-  if (p != MAP_FAILED) return p;
+  if (p != MAP_FAILED) {
+    if (take_at_once) take_now(p, align_up(n_bytes, page));
+    return p;
+  }
   big_failed(n_bytes, what, e);
   return NULL;
 }

@@ -27,6 +27,9 @@ void *mem_try_alloc(size_t n_bytes);
  *   "weights: cannot get 2.3 GiB: Cannot allocate memory"
  * n_bytes 0 gives NULL and no error. mem_big_free takes the same n_bytes. */
 void *mem_big_alloc(size_t n_bytes, const char *what, struct err *e);
+/* From now on blocks get their memory from the system when they are allocated, not when they are first written: what a server has taken at start nobody
+ * can take away later, and its resident size does not grow. One switch for the process. */
+void mem_big_take_at_once(bool on);
 void mem_big_free(void *p, size_t n_bytes);
 
 /* A bump allocator over one fixed block. arena_alloc never fails softly: asking for more than was planned is a broken

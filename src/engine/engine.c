@@ -77,6 +77,7 @@ struct cygnet *engine_open(const struct cygnet_options *o, struct err *e) {
     return NULL;
   }
   int64_t start_ns = clock_ns();
+  mem_big_take_at_once(o->take_memory != 0);
   struct cygnet *c = xcalloc(1, sizeof *c);
   c->weights = weights_open(o->model, &c->config, e);
   if (!c->weights) goto fail;

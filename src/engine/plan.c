@@ -23,16 +23,16 @@
 enum {
   PLAN_PAGE_TOKENS = 16,
   PLAN_CHUNK_TOKENS = 512,
-  PLAN_RUNNING = 16,
+  PLAN_RUNNING = 32,
   PLAN_QUEUED = 1024,
   PLAN_OUT_ROWS = 32,      /* logits of so many rows at once, or of all running requests */
   PLAN_AHEAD_TOKENS = 64,  /* sched_config */
-  PLAN_TOKENS_EACH = 8192, /* of the full pool per running request */
+  PLAN_TOKENS_EACH = 4096, /* of the full pool per running request */
   PLAN_CTX_LEAST = 256,    /* the context is not halved below that by itself */
   PLAN_CHUNK_MOST = 1 << 16,
   PLAN_RUNNING_MOST = 4096,
   PLAN_QUEUED_MOST = 1 << 20,
-  PLAN_RESUME_EACH = 4, /* windows of resume points per running request */
+  PLAN_RESUME_EACH = 1, /* windows of resume points per running request */
   PLAN_STEP_MS_MOST = 600000,
   PLAN_STEPS = 256,       /* sizes tried between least and best */
   PLAN_SAMPLE_BYTES = 40, /* per id of the vocabulary and sampling thread */
