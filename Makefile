@@ -175,7 +175,10 @@ install: all
 	sed 's|/usr/bin/cygnet|$(PREFIX)/bin/cygnet|' deploy/cygnet.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/cygnet.service
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/cygnet.service
 	install -m644 deploy/haproxy.cfg deploy/nginx.conf deploy/serve.json $(DESTDIR)$(PREFIX)/share/doc/cygnet/examples
-	install -m644 README.md docs/*.md $(DESTDIR)$(PREFIX)/share/doc/cygnet
+	install -m644 README.md LICENSE $(DESTDIR)$(PREFIX)/share/doc/cygnet
+	install -d $(DESTDIR)$(PREFIX)/share/doc/cygnet/docs/models
+	install -m644 docs/*.md $(DESTDIR)$(PREFIX)/share/doc/cygnet/docs
+	install -m644 docs/models/*.md $(DESTDIR)$(PREFIX)/share/doc/cygnet/docs/models
 clean:
 	rm -rf $(BUILD)
 help:

@@ -4,7 +4,8 @@ set -u
 cd "$(dirname "$0")" || exit 1
 mkdir -p build
 . tools/setup.sh
-need_packages gcc make libc6-dev libjansson-dev libutf8proc-dev libevent-dev libssl-dev libcmocka-dev libsimde-dev python3 python3-pip curl ca-certificates openssl python3-venv haproxy nginx-light chromium
+need_packages gcc make libc6-dev libjansson-dev libutf8proc-dev libevent-dev libssl-dev libcmocka-dev libsimde-dev python3 python3-pip curl ca-certificates openssl
+want_packages python3-venv haproxy nginx-light chromium
 jobs=$(nproc)
 passed=0 failed=0
 
@@ -35,6 +36,8 @@ part "ThreadSanitizer: engine and server" make -s -j"$jobs" tsan
 part "AVX-512 kernels under emulation" make -s -j"$jobs" simde
 part "fuzz corpora" make -s -j"$jobs" corpus
 part "command line" python3 tests/cli.py
+part "every option" python3 tests/options.py
+part "abuse over HTTP" python3 tests/abuse.py
 part "chat page in Chromium" python3 tests/page.py
 part "other people's clients" "$PYTHON" tests/clients.py
 part "several servers behind one address" "$PYTHON" tests/scale.py

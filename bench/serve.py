@@ -15,7 +15,7 @@ Standard library only. The peer gets the flags in PEER_FLAGS below: change them 
 """
 import argparse, http.client, json, os, random, signal, socket, statistics, subprocess, sys, threading, time
 
-PEER_FLAGS = ["-c", "73728", "-np", "18", "-fa", "on", "--no-webui", "--jinja"]
+PEER_FLAGS = ["-c", "73728", "-np", "18", "-kvu", "-fa", "on", "--no-webui", "--jinja"]
 
 WORDS = ("river stone paper window harbour candle winter garden silver engine mountain letter copper valley music bridge market orange shadow "
          "forest island thunder mirror coffee history signal planet kitchen doctor village weather author summer animal pocket ticket").split()

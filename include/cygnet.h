@@ -177,6 +177,8 @@ enum cygnet_finish {
   CYGNET_FINISH_ERROR /* error says why */
 };
 
+CYGNET_API const char *cygnet_finish_name(enum cygnet_finish f); /* "none", "stop", "length", "abort", "error" */
+
 struct cygnet_logprob {
   int32_t id;
   float logprob;

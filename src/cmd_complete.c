@@ -16,16 +16,6 @@ struct outcome { /* what the run gave, for --json and the closing line */
   struct cygnet_event last; /* its pointers are stale */
 };
 
-static const char *finish_name(enum cygnet_finish f) {
-  switch (f) {
-  case CYGNET_FINISH_STOP: return "stop";
-  case CYGNET_FINISH_LENGTH: return "length";
-  case CYGNET_FINISH_ABORT: return "abort";
-  case CYGNET_FINISH_ERROR: return "error";
-  default: return "none";
-  }
-}
-
 static void take_event(const struct cygnet_event *ev, bool stream, struct outcome *out) {
   buf_append(&out->text, ev->text, ev->n_text);
   for (size_t i = 0; i < ev->n_tokens; i++) {
@@ -48,7 +38,7 @@ static void print_json(const int32_t *prompt, size_t n_prompt, const struct outc
   for (size_t i = 0; i < r->n_ids; i++) json_array_append_new(ids, json_integer(r->ids[i]));
   const struct cygnet_event *v = &r->last;
   json_t *o = json_pack("{s:o, s:o, s:s%, s:s, s:{s:i, s:i, s:i, s:{s:i}}, s:{s:f, s:f, s:f}}", "prompt_ids", prompt_ids, "ids", ids,
-                        "text", buf_cstr(&r->text), r->text.len, "finish_reason", finish_name(v->finish), "usage", "prompt_tokens",
+                        "text", buf_cstr(&r->text), r->text.len, "finish_reason", cygnet_finish_name(v->finish), "usage", "prompt_tokens",
                         v->prompt_tokens, "completion_tokens", v->completion_tokens, "total_tokens",
                         v->prompt_tokens + v->completion_tokens, "prompt_tokens_details", "cached_tokens", v->cached_tokens, "timings",
                         "queue_ms", v->queue_ms, "prefill_ms", v->prefill_ms, "decode_ms", v->decode_ms);

@@ -1,5 +1,4 @@
 /* cmd_logits.c — the logits (and hidden states) of every position of a prompt, as safetensors. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

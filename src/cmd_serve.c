@@ -1,6 +1,5 @@
 /* cmd_serve.c — the server: banner with everything that was decided at start, then HTTP until a signal. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -10,25 +9,35 @@
 #include "server/http_tls.h"
 #include "server/serve.h"
 
-enum { STEP_MS = 200, LOG_LINES = 100 /* of the access log in a second */ };
+enum { STEP_MS = 200, QUEUED = 1024 /* cygnet.h: max_queued */, LOG_LINES = 100 /* of the access log in a second */ };
 
-static void print_banner(const struct cygnet *c) {
+static void print_prefix_cache(const struct cygnet_info *i) {
+  if (!i->prefix_cache) fprintf(stderr, "  prefix cache off: every prompt is computed from its first token\n");
+  else if (i->pool_sliding_tokens == 0) fprintf(stderr, "  prefix cache up to %d tokens, of that memory\n", i->pool_full_tokens);
+  else
+    fprintf(stderr, "  prefix cache up to %d tokens, of that memory; room to go on from %d places when all run\n", i->pool_full_tokens,
+            i->resume_points);
+}
+
+static void print_banner(const struct cygnet *c, const struct options *o) {
   struct cygnet_info i;
-  char weights[32], cache[32], scratch[32];
+  char weights[32], cache[32], scratch[32], together[32];
   cygnet_info(c, &i);
   fprintf(stderr,
           "cygnet %s: %s (%s, %s)\n"
           "  kernels %s, %d thread%s; loaded in %.0f ms\n"
           "  context %d tokens of the model's %d; window %d tokens in %d of %d layers\n"
           "  memory: weights %s, cache %s (%d tokens full, %d sliding, %s), scratch %s\n"
-          "  at most %d requests at the same time, %d prompt tokens a step, pages of %d tokens\n",
+          "  together %s, taken now\n",
           cygnet_version(), i.name, i.architecture, i.format, i.isa, i.threads, i.threads == 1 ? "" : "s", i.load_ms, i.ctx_tokens,
           i.ctx_tokens_model, i.window_tokens, i.n_layers_sliding, i.n_layers,
           mem_human(i.packed_bytes ? i.packed_bytes : i.weight_bytes, weights), mem_human(i.kv_bytes, cache), i.pool_full_tokens,
-          i.pool_sliding_tokens, i.kv_type, mem_human(i.scratch_bytes, scratch), i.max_running, i.chunk_tokens, i.page_tokens);
+          i.pool_sliding_tokens, i.kv_type, mem_human(i.scratch_bytes, scratch),
+          mem_human((i.packed_bytes ? i.packed_bytes : i.weight_bytes) + i.kv_bytes + i.scratch_bytes, together));
+  print_prefix_cache(&i);
+  fprintf(stderr, "  at most %d requests at the same time and %lld waiting, %d prompt tokens a step, pages of %d tokens\n", i.max_running,
+          (long long)(o->max_queued ? o->max_queued : QUEUED), i.chunk_tokens, i.page_tokens);
 }
-
-static bool is_loopback(const char *host) { return !strncmp(host, "127.", 4) || !strcmp(host, "::1") || !strcmp(host, "localhost"); }
 
 /* What can be wrong with keys and certificates is said before the model is loaded, which takes its time. */
 static int check_doors(const struct options *o, const struct http_tls *tls, struct access *access, struct err *e) {
@@ -38,7 +47,7 @@ static int check_doors(const struct options *o, const struct http_tls *tls, stru
     if (!t) return -1;
     http_tls_close(t);
   }
-  if (!is_loopback(o->host) && access->n_keys == 0)
+  if (!serve_is_loopback(o->host) && access->n_keys == 0)
     log_line(LOG_WARN, "server", "everybody who reaches this machine can use this server: --api-key changes that");
   return 0;
 }
@@ -50,7 +59,7 @@ static int serve(const struct options *o, const struct http_tls *tls, const stru
   own.take_memory = true;
   struct cygnet *c = command_open(&own, &status);
   if (!c) return status;
-  if (!o->quiet) print_banner(c);
+  if (!o->quiet) print_banner(c, o);
   bool log_requests = o->log_requests && !o->quiet;
   struct cygnet_sampling sampling = {.temperature = 1};
   struct buf options;

@@ -40,7 +40,7 @@ static int usage(FILE *to) {
 static int help(size_t i) {
   struct buf b;
   buf_init(&b, 0);
-  buf_printf(&b, "%s\n%s\n\n", commands[i].usage, commands[i].what);
+  buf_printf(&b, "%s\n%s\n", commands[i].usage, commands[i].what);
   opts_help(&options_table, commands[i].bit, &b);
   fputs(buf_cstr(&b), stdout);
   buf_free(&b);

@@ -368,6 +368,25 @@ def one_weight_is_not_a_number():
 
 
 @test
+def conformance_names_real_tests():
+    """Every test that docs/conformance.md names is there: `FILE` name, name, ..."""
+    with open(os.path.join(ROOT, "docs", "conformance.md"), encoding="utf-8") as f:
+        rows = [l for l in f if l.startswith("|")]
+    n = 0
+    for row in rows:
+        for file, names in re.findall(r"`([a-z_/0-9]+\.(?:c|py))` ([a-z_0-9, ]+)", row):
+            with open(os.path.join(ROOT, "tests", file), encoding="utf-8") as f:
+                text = f.read()
+            found = set(re.findall(r"cmocka_unit_test\((\w+)\)" if file.endswith(".c") else r"(?:@test|@needs\(.*\))\ndef (\w+)\(", text))
+            for name in re.findall(r"[a-z_0-9]+", names.split(" (")[0]):
+                check(name in found, "%s has no test %s: %s" % (file, name, row[:60]))
+                n += 1
+    check(n > 100, "%d names" % n)
+    entries = {e for row in rows for e in re.findall(r"[A-Z]\d+", row.split("|")[1])}
+    check(entries.issuperset("A1 A2 A3 A5 A6 A7 A9 A10 A11 A12 F1 F3 F4 F5 F6 G1 G2 G3 G4 G5 G6 G8 G10 G11 G12 G13 H1 H3 H4 H5 H6 H7 H8 J1 J2 J3 K1 K2 K3 K5 K6 K7 L1 L3 L4".split()), entries)
+
+
+@test
 def install_names_its_prefix():
     """Also when everything was built before, with no prefix or another."""
     for args, prefix in ((["PREFIX=/opt/q"], "/opt/q"), ([], "/usr/local")):

@@ -4,7 +4,7 @@
 Usage: tests/clients.py [NAME...]; the two packages are looked for in this Python, tests that need one are left out with a sentence when it is missing.
 Last line: N passed, N failed
 """
-import asyncio, json, os, subprocess, sys, threading, time
+import asyncio, json, os, socket, subprocess, sys, threading, time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from serving import *
@@ -221,17 +221,158 @@ def bench_serving_openai():
         check(status == 200 and o[-1]["usage"]["completion_tokens"] == 9, data)
 
 
+@needs(openai, "openai")
+def openai_helpers():
+    """The raw response, the streaming helper, choices that stream side by side, a client that gives up, tasks that are cancelled."""
+    with Server() as srv:
+        c = client(srv)
+        ask_it = dict(model="any", messages=CHAT, max_tokens=60, temperature=0, stop=["a"], logprobs=True, top_logprobs=2)
+        raw = c.chat.completions.with_raw_response.create(**ask_it)
+        whole = raw.parse()
+        check(raw.headers["x-request-id"], dict(raw.headers))
+        with getattr(c.chat.completions, "stream", c.beta.chat.completions.stream)(**ask_it, stream_options={"include_usage": True}) as s:
+            for _ in s:
+                pass
+            final = s.get_final_completion()
+        a, b = final.choices[0], whole.choices[0]
+        check((a.message.content, a.finish_reason, final.usage.completion_tokens) == (b.message.content, b.finish_reason, whole.usage.completion_tokens), (a, b))
+        check([(t.token, t.logprob, t.bytes) for t in a.logprobs.content] == [(t.token, t.logprob, t.bytes) for t in b.logprobs.content], (a, b))
+        several = dict(model="any", messages=CHAT, max_tokens=6, n=4, temperature=1, seed=7, extra_body={"ignore_eos": True})
+        texts = [x.message.content for x in sorted(c.chat.completions.create(**several).choices, key=lambda x: x.index)]
+        streamed = [""] * 4
+        for chunk in c.chat.completions.create(stream=True, **several):
+            for x in chunk.choices:
+                streamed[x.index] += x.delta.content or ""
+        check(streamed == texts, (streamed, texts))
+
+        async def cancelled():
+            a = openai.AsyncOpenAI(base_url=srv.url + "/v1", api_key="none", max_retries=0)
+
+            async def one(stream):
+                r = await a.chat.completions.create(model="any", messages=CHAT, max_tokens=900, stream=stream, extra_body={"ignore_eos": True})
+                if stream:
+                    async for _ in r:
+                        pass
+            tasks = [asyncio.create_task(one(i % 2 == 0)) for i in range(8)]
+            await asyncio.sleep(0.2)
+            for t in tasks:
+                t.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await a.close()
+        asyncio.run(cancelled())
+        wait_until("nothing running", lambda: running(srv) == (0, 0), 2)
+        try:
+            client(srv, timeout=0.05).chat.completions.create(model="any", messages=CHAT, max_tokens=900, extra_body={"ignore_eos": True})
+        except openai.APITimeoutError:
+            pass
+        wait_until("nothing running", lambda: running(srv) == (0, 0), 2)
+
+
+@test
+def lm_eval_scores():
+    """The requests of lm_eval's local-completions, and its reading of them: equal to what the native route says of the same tokens."""
+    with Server() as srv:
+        def post(target, body):
+            status, _, data = srv.ask("POST", target, body)
+            check(status == 200, data)
+            return json.loads(data)
+        pairs = [(post("/tokenize", {"prompt": a})["tokens"], post("/tokenize", {"prompt": a + b})["tokens"]) for a, b in (("one two", " three"), ("x", " y"), ("\u00e9", " \U0001f600 z"))]
+        body = {"model": "any", "prompt": [w for _, w in pairs], "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
+        for choice, (context, ids) in zip(sorted(post("/v1/completions", body)["choices"], key=lambda x: x["index"]), pairs):
+            lp = choice["logprobs"]
+            check({len(lp[k]) for k in ("tokens", "token_logprobs", "top_logprobs", "text_offset")} == {len(ids) + 1}, lp)
+            score = lp["token_logprobs"][len(context):-1]
+            greedy = all(t == max(top.values()) for t, top in zip(score, lp["top_logprobs"][len(context):-1]))
+            native = post("/generate", {"input_ids": ids, "sampling_params": {"max_new_tokens": 0}, "return_logprob": True, "logprob_start_len": len(context)})
+            native = native[0] if isinstance(native, list) else native
+            check(max(abs(a - b[0]) for a, b in zip(score, native["meta_info"]["input_token_logprobs"])) < 1e-5, (score, native))
+            best = post("/generate", {"input_ids": context, "sampling_params": {"temperature": 0, "max_new_tokens": len(ids) - len(context), "ignore_eos": True}})
+            best = best[0] if isinstance(best, list) else best
+            check(greedy == (best["output_ids"] == ids[len(context):]), (greedy, best))
+            alone = post("/v1/completions", dict(body, prompt=ids, max_tokens=0))["choices"][0]["logprobs"]
+            check(alone["token_logprobs"] == lp["token_logprobs"][:-1], (alone, lp))
+
+
+@test
+def first_token_is_the_stop():
+    with Server() as srv:
+        newline = json.loads(srv.ask("POST", "/tokenize", {"prompt": "\n", "add_special_tokens": False})[2])["tokens"]
+        check(len(newline) == 1, newline)
+        for stream in (False, True):
+            body = {"prompt": "one", "max_tokens": 5, "logit_bias": {str(newline[0]): 100}, "stop": "\n", "logprobs": 5, "stream": stream}
+            status, _, data = srv.ask("POST", "/v1/completions", body)
+            got = [json.loads(l) for l in sse(data)[:-1]] if stream else [json.loads(data)]
+            check(status == 200 and "".join(x["choices"][0]["text"] for x in got) == "" and got[-1]["choices"][0]["finish_reason"] == "stop", data)
+            for x in got:
+                lp = x["choices"][0]["logprobs"]
+                check(not lp or len({len(v) for v in lp.values()}) == 1, lp)
+
+
+def running(srv):
+    state = json.loads(srv.ask("GET", "/server_info")[2])["internal_states"][0]
+    return state["n_running"], state["n_waiting"]
+
+
+@test
+def leaves_in_each_phase():
+    """The sample model: who leaves the queue, a prompt of 16k tokens or its answer, is gone within a second; alone and beside such a prompt."""
+    if not os.path.exists(SAMPLE):
+        print("left out: leaves_in_each_phase needs the sample model")
+        return
+    with Server("--ctx", "17000", "--max-running-requests", "3", model=SAMPLE) as srv:
+        made = [0]
+
+        def send(n, stream, more=10000):
+            made[0] += 1
+            ids = [2] + [1000 + (made[0] * 7919 + i * 31) % 100000 for i in range(n)]
+            body = json.dumps({"input_ids": ids, "stream": stream, "sampling_params": {"max_new_tokens": more, "ignore_eos": True}}).encode()
+            s = socket.create_connection(("127.0.0.1", srv.port))
+            s.sendall(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            return s
+        longest = 0
+        for phase, beside in (("queue", 0), ("prompt", 0), ("answer", 0), ("answer", 1)):
+            took = 9
+            for attempt in range(3):  # the machine may be busy with something else
+                stream = attempt % 2 == 0
+                others = [send(16000, True)] if beside else []
+                if phase == "queue":
+                    others += [send(3, True) for _ in range(3)]
+                n = len(others)
+                wait_until("the others", lambda: running(srv) == (n, 0), 30)
+                one = send(16000 if phase == "prompt" else 3, stream, 500)
+                wait_until("one more", lambda: running(srv) == ((n, 1) if phase == "queue" else (n + 1, 0)), 30)
+                time.sleep(0.3)
+                start = time.time()
+                one.close()
+                wait_until("it is gone", lambda: running(srv) == (n, 0), 30)
+                took = min(took, time.time() - start)
+                for s in others:
+                    s.close()
+                wait_until("all are gone", lambda: running(srv) == (0, 0), 30)
+                if took < 1:
+                    break
+            longest = max(longest, took)
+            check(took < 1, "%s, beside %d: gone after %.2f s" % (phase, beside, took))
+        used = json.loads(srv.ask("GET", "/server_info")[2])["internal_states"][0]
+        check(used["full_used_tokens"] + used["swa_used_tokens"] == 0, used)
+        print("  gone after %.2f s at most" % longest)
+
+
 @test
 def the_same_180_times():
-    """180 equal prompts, many at a time, one greedy answer."""
-    with Server("--max-running-requests", "16") as srv:
-        texts = []
+    """180 equal prompts, 128 at a time, one greedy answer."""
+    with Server("--max-running-requests", "128") as srv:
+        texts, left = [], list(range(180))
 
         def one():
-            for _ in range(12):
+            while left:
+                try:
+                    left.pop()
+                except IndexError:
+                    return
                 o = json.loads(srv.ask("POST", "/generate", {"text": "The quick brown fox", "sampling_params": {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}})[2])
                 texts.append(o["text"])
-        threads = [threading.Thread(target=one) for _ in range(15)]
+        threads = [threading.Thread(target=one) for _ in range(128)]
         [t.start() for t in threads]
         [t.join() for t in threads]
         check(len(texts) == 180 and len(set(texts)) == 1, set(texts))

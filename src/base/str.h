@@ -27,6 +27,13 @@ bool str_to_bytes(struct str s, size_t *out);
 /* Printable ASCII form for messages: other bytes as \xHH, cut to fit with "...". Returns buf. */
 const char *str_escape(struct str s, char *buf, size_t buf_bytes);
 
+/* Value of a hexadecimal digit in either case, -1 for any other byte. */
+static inline int str_hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
 /* Decode the code point at p. Returns its length 1..4 and sets *cp; for ill-formed input returns the length of the
  * maximal subpart (>= 1, Unicode 3.9 / W3C) and sets *cp = 0xFFFD and *bad = true. n > 0. bad may be NULL. */
 int utf8_step(const char *p, size_t n, uint32_t *cp, bool *bad);

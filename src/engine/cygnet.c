@@ -26,6 +26,11 @@ void cygnet_close(struct cygnet *c) { engine_close(c); }
 void cygnet_free(void *owned) { free(owned); }
 const char *cygnet_version(void) { return CYGNET_VERSION; }
 
+const char *cygnet_finish_name(enum cygnet_finish f) {
+  static const char *const names[] = {"none", "stop", "length", "abort", "error"};
+  return (size_t)f < ARRAY_LEN(names) ? names[f] : "none";
+}
+
 /* ---- facts --------------------------------------------------------------------------------------------------------------- */
 
 static const char *chat_family_name(enum tok_family f) {

@@ -6,7 +6,7 @@
  *
  * Of the two pools of keys and values at least one longest sequence fits in each, and in the sliding one the window and rows of two whole
  * steps. Above that they grow together, as far as the budget goes, to
- *   full      max_running sequences of min(ctx, PLAN_TOKENS_EACH) tokens
+ *   full      max_running sequences of min(ctx, PLAN_TOKENS_EACH) tokens, or two of the longest
  *   sliding   max_running windows, and the prompt rows of one step: all that can be alive at once, however long the sequences are; and with
  *             a prefix cache PLAN_RESUME_EACH windows more per running request, of places to go on from
  * What nobody holds is the prefix cache's; it has no share of its own.
@@ -14,6 +14,7 @@
  * Worst cases are counted that hardly ever come: logits of all places of a batch, every sampling thread's whole vocabulary. So the resident
  * size stays some percent below the plan.
  */
+#include <math.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -173,7 +174,7 @@ static void lay_out(struct plan *p, const struct model_config *c, const struct s
   int64_t least[KV_KINDS], best[KV_KINDS];
   least[KV_FULL] = best[KV_FULL] = one.pages[KV_FULL];
   size_sliding(p, z, &least[KV_SLIDING], &best[KV_SLIDING]);
-  int64_t full_tokens = (int64_t)running * MIN(p->ctx_tokens, PLAN_TOKENS_EACH);
+  int64_t full_tokens = MAX((int64_t)running * MIN(p->ctx_tokens, PLAN_TOKENS_EACH), (int64_t)MIN(running, 2) * p->ctx_tokens);
   if (one.pages[KV_FULL]) best[KV_FULL] = MAX(least[KV_FULL], (full_tokens + page - 1) / page);
   for (int k = 0; k < KV_KINDS; k++) m->n_pages[k] = (int)MIN(least[k] + (best[k] - least[k]) * i / PLAN_STEPS, INT32_MAX / 4);
   if (z->ratio > 0) m->n_pages[KV_SLIDING] = (int)MAX(least[KV_SLIDING], (int64_t)(z->ratio * m->n_pages[KV_FULL]));
@@ -204,7 +205,20 @@ static int does_not_fit(const struct plan *p, const struct cygnet_options *o, st
                  "memory: needs %s at least (weights %s, scratch %s, keys and values of one sequence of %d tokens %s), may use %s%s; "
                  "lower --ctx, --chunk or --max-running-requests, take --kv-type q8_0, or raise %s",
                  mem_human(needed(p), h[0]), mem_human(p->weight_bytes, h[1]), mem_human(p->scratch_bytes, h[2]), p->ctx_tokens,
-                 mem_human(p->kv_bytes, h[3]), mem_human(p->budget_bytes, h[4]), o->mem_bytes ? "" : " of what is free", "--mem");
+                 mem_human(p->kv_bytes, h[3]), mem_human(p->budget_bytes, h[4]), o->mem_bytes ? "" : " of what is free",
+                 o->mem_bytes ? "--mem" : "--mem-fraction-static");
+}
+
+/* A ratio that gives the sliding layers less than they need is refused, not raised in silence. */
+static int check_ratio(const struct plan *p, const struct sizing *z, struct err *e) {
+  const struct model_plan *m = &p->model;
+  double full = m->n_pages[KV_FULL], least = m->n_pages[KV_SLIDING];
+  if (z->ratio <= 0 || (int64_t)(z->ratio * full) >= m->n_pages[KV_SLIDING]) return 0;
+  return err_set(
+      e, ERR_BAD_INPUT,
+      "--swa-full-tokens-ratio: %g of the full pool's %.0f tokens are %.0f, the sliding layers need %.0f; raise it to %.4f, lower "
+      "--chunk, or leave it out",
+      z->ratio, full * m->page_tokens, z->ratio * full * m->page_tokens, least * m->page_tokens, ceil(least / full * 1e4) / 1e4);
 }
 
 /* The longest context that fits when the caller named none, then the largest pools. */
@@ -223,7 +237,7 @@ static int share_out(struct plan *p, const struct cygnet_options *o, const struc
     *(needed(p) <= p->budget_bytes ? &fits : &does_not) = i;
   }
   lay_out(p, c, z, fits);
-  return 0;
+  return check_ratio(p, z, e);
 }
 
 static int sizing_open(struct sizing *z, struct plan *p, const struct cygnet_options *o, const struct model_config *c, struct err *e) {

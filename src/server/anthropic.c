@@ -8,13 +8,11 @@
  * An answer that was cut off by an abort says max_tokens: of their reasons it is the one that means "not at its end".
  */
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "server/translate.h"
 
-enum { BODY_MAX = 256 << 20, USER_ID_MAX = 512 };
+enum { USER_ID_BYTES = 512 };
 
 /* ---- errors ------------------------------------------------------------------------------------------------------------------ */
 
@@ -43,15 +41,13 @@ static void fail(struct call *c, const struct api_error *e) {
   struct buf body;
   buf_init(&body, 0);
   put_error(&body, e);
-  if (c->sse) {
-    if (http_sse_event(x, "error", body.data, body.len)) http_sse_end(x);
+  if (!c->sse) {
     c->x = NULL;
-  } else {
-    size_t n = strlen(x->extra);
-    if (e->status == 503 && !strstr(x->extra, "Retry-After:")) snprintf(x->extra + n, sizeof x->extra - n, "Retry-After: 1\r\n");
-    c->x = NULL;
-    http_reply(x, e->status, "application/json", body.data, body.len);
+    api_reply_error_body(x, e->status, &body);
+  } else if (http_sse_event(x, "error", body.data, body.len)) {
+    api_end_stream(c);
   }
+  c->x = NULL;
   buf_free(&body);
 }
 
@@ -96,7 +92,7 @@ static void check_fields(struct params *p) {
   params_object(p, "metadata", &metadata);
   if (p->failed) return;
   struct params inner = params_of(metadata, "body: metadata", p->e);
-  params_string(&inner, "user_id", USER_ID_MAX, &user, &n);
+  params_string(&inner, "user_id", USER_ID_BYTES, &user, &n);
   p->failed = inner.failed;
   if (p->failed) translate_nest(p->e, "metadata");
 }
@@ -118,13 +114,11 @@ static bool is_empty(const json_t *content) {
 }
 
 static void add_message(struct params *p, struct translation *t, const json_t *m, size_t i, bool last) {
-  static const char *const roles[] = {"user", "assistant", "system"}, *const types[] = {"text", NULL};
+  static const char *const roles[] = {"user", "assistant", "system", NULL}, *const types[] = {"text", NULL};
   const char *role = json_string_value(json_object_get(m, "role"));
   char path[64], shown[60];
-  size_t r = 0;
-  while (role && r < ARRAY_LEN(roles) && strcmp(role, roles[r])) r++;
   if (!json_is_object(m)) translate_fail(p, "messages", "messages[%zu]: expected an object", i);
-  else if (!role || r == ARRAY_LEN(roles))
+  else if (!translate_is_one(role, roles))
     translate_fail(p, "messages", "messages[%zu].role: expected user or assistant, found \"%s\"", i,
                    str_escape(str_c(role ? role : ""), shown, sizeof shown));
   snprintf(path, sizeof path, "messages[%zu].content", i);
@@ -143,7 +137,7 @@ static void add_message(struct params *p, struct translation *t, const json_t *m
 static void add_messages(struct params *p, struct translation *t) {
   const json_t *messages = json_object_get(p->object, "messages");
   size_t n = json_array_size(messages);
-  if (!messages || json_is_null(messages)) translate_missing(p, "messages");
+  if (!messages || json_is_null(messages)) params_missing(p, "messages");
   else if (!n) params_fail(p, "messages", "expected an array that is not empty");
   for (size_t i = 0; i < n && !p->failed; i++) add_message(p, t, json_array_get(messages, i), i, i == n - 1);
   if (p->failed) return;
@@ -158,7 +152,7 @@ static void prepare_prompt(struct params *p, const struct api *a, struct call *c
   check_fields(p);
   add_system(p, &t);
   add_messages(p, &t);
-  if (for_answer && !params_is_given(json_object_get(p->object, "max_tokens"))) translate_missing(p, "max_tokens");
+  if (for_answer && !params_is_given(json_object_get(p->object, "max_tokens"))) params_missing(p, "max_tokens");
   translate_prepare(p, a, c, &t);
   translate_close(&t);
 }
@@ -241,7 +235,7 @@ static bool send_opening(const struct api *a, struct call *c) {
 
 static bool send_delta(struct call *c, const struct buf *text) {
   struct buf event;
-  buf_init(&event, BODY_MAX);
+  buf_init(&event, API_BODY_MAX);
   buf_puts(&event, "{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":");
   api_put_string(&event, buf_cstr(text), text->len);
   buf_puts(&event, "}}");
@@ -266,33 +260,20 @@ static bool send_ending(struct call *c) {
 
 static void stream_message(const struct api *a, struct call *c, const struct message *m) {
   struct choice *o = &c->choices[0];
-  if (!c->sse) http_sse_begin(c->x);
-  c->sse = true;
+  api_begin_stream(c);
   if (!o->begun && !send_opening(a, c)) return;
   o->begun = true;
   if (m->text.len && !send_delta(c, &m->text)) return;
-  if (!m->last || !send_ending(c)) return;
-  struct http_exchange *x = c->x;
-  c->x = NULL;
-  http_sse_end(x);
+  if (m->last && send_ending(c)) api_end_stream(c);
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------------------------------------ */
 
 static void reply_whole(const struct api *a, struct call *c) {
   struct buf out;
-  buf_init(&out, BODY_MAX);
+  buf_init(&out, API_BODY_MAX);
   put_message(&out, a, c, true);
-  if (out.overflow) {
-    struct api_error e;
-    api_error_set(&e, 500, "internal_error", NULL, "the answer is larger than %d bytes", BODY_MAX);
-    fail(c, &e);
-  } else {
-    struct http_exchange *x = c->x;
-    c->x = NULL;
-    http_reply(x, 200, "application/json", out.data, out.len);
-  }
-  buf_free(&out);
+  api_reply_body(c, &out);
 }
 
 static void message(const struct api *a, struct call *c, const struct message *m) {

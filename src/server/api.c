@@ -2,25 +2,10 @@
 #include "server/api.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "server/params.h"
-
-int api_prepare(const struct api *a, struct call *c, struct buf *reply, struct api_error *e) {
-  struct err why;
-  json_t *body = c->dialect->empty_body && c->body.len == 0
-                     ? json_object()
-                     : json_load_text(c->body.data ? c->body.data : "", c->body.len, false, "body", &why);
-  if (!body) return api_error_set(e, err_http_status(why.code), "invalid_json", NULL, "%s", why.msg);
-  int r = json_is_object(body) ? c->dialect->prepare(a, c, body, reply, e)
-                               : api_error_set(e, 400, "invalid_json", NULL, "body: expected a JSON object");
-  json_decref(body);
-  if (r == 0 && c->n_choices == 0) api_make_choices(c);
-  return r;
-}
 
 /* ---- prompts and choices ---------------------------------------------------------------------------------------------------- */
 
@@ -83,11 +68,27 @@ int api_check_choices(const struct api *a, const struct job *j, struct api_error
   return api_error_set(e, 400, "invalid_value", "n", "body: n: expected at most %d choices over all prompts", a->choices_max);
 }
 
-void api_make_choices(struct call *c) {
+static void make_choices(struct call *c) {
   c->n_choices = c->job.n_prompts * c->job.n;
   c->choices = xcalloc((size_t)c->n_choices, sizeof *c->choices);
   for (int i = 0; i < c->n_choices; i++)
     c->choices[i] = (struct choice){.call = c, .index = i, .prompt = i / c->job.n, .matched_stop = -1, .matched_id = -1};
+}
+
+int api_prepare(const struct api *a, struct call *c, struct buf *reply, struct api_error *e) {
+  struct err why;
+  reply->max_bytes = API_BODY_MAX;
+  json_t *body = c->dialect->empty_body && c->body.len == 0
+                     ? json_object()
+                     : json_load_text(c->body.data ? c->body.data : "", c->body.len, false, "body", &why);
+  if (!body) return api_error_set(e, err_http_status(why.code), "invalid_json", NULL, "%s", why.msg);
+  int r = json_is_object(body) ? c->dialect->prepare(a, c, body, reply, e)
+                               : api_error_set(e, 400, "invalid_json", NULL, "body: expected a JSON object");
+  json_decref(body);
+  if (r > 0 && reply->overflow)
+    return api_error_set(e, 413, "request_too_large", NULL, "body: the answer would be larger than %d bytes", API_BODY_MAX);
+  if (r == 0 && c->n_choices == 0) make_choices(c);
+  return r;
 }
 
 /* ---- messages --------------------------------------------------------------------------------------------------------------- */
@@ -96,21 +97,24 @@ void api_reply_error(struct http_exchange *x, const struct api_error *e) {
   struct buf body;
   buf_init(&body, 0);
   api_error_put(&body, e);
-  size_t n = strlen(x->extra);
-  if (e->status == 503 && !strstr(x->extra, "Retry-After:")) snprintf(x->extra + n, sizeof x->extra - n, "Retry-After: 1\r\n");
-  if (e->status == 401) snprintf(x->extra + n, sizeof x->extra - n, "WWW-Authenticate: Bearer\r\n");
-  http_reply(x, e->status, "application/json", buf_cstr(&body), body.len);
+  api_reply_error_body(x, e->status, &body);
   buf_free(&body);
+}
+
+void api_reply_error_body(struct http_exchange *x, int status, const struct buf *body) {
+  if (status == 503 && !http_has_header(x, "Retry-After")) http_add_header(x, "Retry-After: 1");
+  if (status == 401) http_add_header(x, "WWW-Authenticate: Bearer");
+  http_reply(x, status, "application/json", buf_cstr(body), body->len);
 }
 
 void api_reply_body(struct call *c, struct buf *out) {
   struct http_exchange *x = c->x;
-  c->x = NULL;
   if (out->overflow) {
     struct api_error e;
     api_error_set(&e, 500, "internal_error", NULL, "the answer is larger than %zu bytes", out->max_bytes);
-    api_reply_error(x, &e);
+    c->dialect->fail(c, &e);
   } else {
+    c->x = NULL;
     http_reply(x, 200, "application/json", buf_cstr(out), out->len);
   }
   buf_free(out);
@@ -139,18 +143,9 @@ void api_reply_message(const struct api *a, struct call *c, const struct message
   api_take_whole(c, m);
 }
 
-static const char *finish_name(enum cygnet_finish f) {
-  switch (f) {
-  case CYGNET_FINISH_STOP: return "stop";
-  case CYGNET_FINISH_LENGTH: return "length";
-  case CYGNET_FINISH_ABORT: return "abort";
-  default: return NULL;
-  }
-}
-
 struct choice *api_take_numbers(struct call *c, const struct message *m) {
   struct choice *o = &c->choices[m->choice];
-  o->finish = finish_name(m->finish);
+  o->finish = m->finish ? cygnet_finish_name(m->finish) : NULL;
   o->matched_stop = m->matched_stop;
   o->matched_id = m->matched_id;
   o->prompt_tokens = m->prompt_tokens;
@@ -163,7 +158,37 @@ struct choice *api_take_numbers(struct call *c, const struct message *m) {
   return o;
 }
 
+/* ---- streams ---------------------------------------------------------------------------------------------------------------- */
+
+void api_begin_stream(struct call *c) {
+  if (!c->sse) http_sse_begin(c->x);
+  c->sse = true;
+}
+
+void api_end_stream(struct call *c) {
+  struct http_exchange *x = c->x;
+  c->x = NULL;
+  http_sse_end(x);
+}
+
+bool api_send_done(struct call *c) {
+  static const char done[] = "[DONE]";
+  if (!http_sse_send(c->x, done, sizeof done - 1)) return false;
+  api_end_stream(c);
+  return true;
+}
+
 /* ---- pieces of answers ------------------------------------------------------------------------------------------------------ */
+
+void api_put_comma(struct buf *out) {
+  if (out->len) buf_putc(out, ',');
+}
+
+void api_put_ids(struct buf *out, const int32_t *ids, size_t n) {
+  buf_putc(out, '[');
+  for (size_t i = 0; i < n; i++) buf_printf(out, i ? ",%d" : "%d", ids[i]);
+  buf_putc(out, ']');
+}
 
 void api_put_string(struct buf *out, const char *s, size_t n) {
   buf_putc(out, '"');
@@ -182,18 +207,38 @@ void api_put_logprob(struct buf *out, float f) {
   else buf_printf(out, "%.8g", isfinite(f) ? (double)f : -9999.0);
 }
 
+/* The bytes are the token's own; the text of one that is a part of a character is U+FFFD. */
+static void put_chat_token(const struct api *a, struct buf *out, int32_t id, float logprob) {
+  size_t n = 0;
+  const char *piece = a->port.piece(a->port.self, id, &n);
+  buf_puts(out, "\"token\":");
+  api_put_string(out, piece ? piece : "", n);
+  buf_puts(out, ",\"logprob\":");
+  api_put_logprob(out, logprob);
+  buf_puts(out, ",\"bytes\":[");
+  for (size_t i = 0; i < n; i++) buf_printf(out, i ? ",%d" : "%d", (unsigned char)piece[i]);
+  buf_putc(out, ']');
+}
+
+void api_put_chat_logprobs(const struct api *a, struct buf *out, const struct message *m) {
+  for (int i = 0; i < m->n_tokens; i++) {
+    const struct message_token *t = &m->tokens[i];
+    api_put_comma(out);
+    buf_putc(out, '{');
+    put_chat_token(a, out, t->id, t->logprob);
+    buf_puts(out, ",\"top_logprobs\":[");
+    for (int k = 0; k < t->n_top; k++) {
+      buf_puts(out, k ? ",{" : "{");
+      put_chat_token(a, out, m->tops[t->first_top + k].id, m->tops[t->first_top + k].logprob);
+      buf_putc(out, '}');
+    }
+    buf_puts(out, "]}");
+  }
+}
+
 void api_put_matched(struct buf *out, const struct choice *o) {
   const struct job *j = job_of_prompt(&o->call->job, o->prompt);
   if (o->matched_stop >= 0 && o->matched_stop < j->n_stop) api_put_string(out, j->stop[o->matched_stop], strlen(j->stop[o->matched_stop]));
   else if (o->matched_id >= 0) buf_printf(out, "%d", o->matched_id);
   else buf_puts(out, "null");
-}
-
-bool api_send_done(struct call *c) {
-  static const char done[] = "[DONE]";
-  struct http_exchange *x = c->x;
-  if (!http_sse_send(x, done, sizeof done - 1)) return false;
-  c->x = NULL;
-  http_sse_end(x);
-  return true;
 }

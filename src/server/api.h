@@ -3,8 +3,8 @@
  * Rules for every dialect
  *   1. A field that is known and cannot be honoured is 400 with its name in error.param; it is never ignored. Fields nobody here has heard of are
  *      ignored, as OpenAI's clients expect. null, false, "", [] and {} count as "not given".
- *   2. Errors that can be known before the first byte of an answer are real 4xx and 5xx, streaming or not. Later ones are an error object in the
- *      stream, then [DONE].
+ *   2. Errors that can be known before the first byte of an answer are real 4xx and 5xx, streaming or not. Later ones are an event of the stream in
+ *      the dialect's own form, and its end.
  *   3. The deltas of a stream put together are the text of the same request without streaming.
  *   4. usage is counted once per prompt and summed over choices; prompt_tokens_details.cached_tokens is always there.
  */
@@ -56,29 +56,36 @@ int api_prompts(const struct api *a, const json_t *prompt, const char *param, st
 void api_add_ids(struct job *j, const int32_t *ids, size_t n); /* one prompt more; j->prompts has the room */
 /* n times the number of prompts against the server's limit. */
 int api_check_choices(const struct api *a, const struct job *j, struct api_error *e);
-void api_make_choices(struct call *c);
 
-void openai_message(const struct api *a, struct call *c, const struct message *m);
-void openai_fail(struct call *c, const struct api_error *e);
+void openai_fail(struct call *c, const struct api_error *e); /* dialect.fail of all whose errors look like OpenAI's */
 /* For dialects that answer with whole bodies only (MESSAGE_REPLY and errors). */
 void api_reply_message(const struct api *a, struct call *c, const struct message *m);
 
-/* An error as a whole answer; adds Retry-After to 503 and WWW-Authenticate to 401. */
+/* An error as a whole answer; adds Retry-After to 503 (unless it is there) and WWW-Authenticate to 401. The second one has a body of its own. */
 void api_reply_error(struct http_exchange *x, const struct api_error *e);
+void api_reply_error_body(struct http_exchange *x, int status, const struct buf *body);
 
 enum { API_BODY_MAX = 256 << 20 };
-/* The whole answer; out is freed. One that outgrew its buffer (API_BODY_MAX) is a 500. */
+/* The whole answer; out is freed. For one that outgrew its buffer (API_BODY_MAX) the dialect's fail answers 500. */
 void api_reply_body(struct call *c, struct buf *out);
 /* Everything of a message but the event of a choice: true when that was it. */
 bool api_take_whole(struct call *c, const struct message *m);
 /* The numbers of a message → its choice, which is returned. */
 struct choice *api_take_numbers(struct call *c, const struct message *m);
 
+/* Streams: the head, once; their end; and the end with [DONE] before it. */
+void api_begin_stream(struct call *c);
+void api_end_stream(struct call *c);
+bool api_send_done(struct call *c);
+
 /* Pieces of answers. */
+void api_put_comma(struct buf *out); /* unless out is empty: between the items of a list that is being collected */
+void api_put_ids(struct buf *out, const int32_t *ids, size_t n);      /* [1,2] */
 void api_put_string(struct buf *out, const char *s, size_t n);        /* quoted; bytes that are not UTF-8 become U+FFFD */
 void api_put_token(const struct api *a, struct buf *out, int32_t id); /* its text, quoted */
 void api_put_logprob(struct buf *out, float f);                       /* NaN: null; infinite: -9999, OpenAI's word for "never" */
-void api_put_matched(struct buf *out, const struct choice *o);        /* the stop string, the token id, or null */
-bool api_send_done(struct call *c);                                   /* [DONE] and the end of the stream */
+/* More items for a list of OpenAI's chat log-probabilities: {"token","logprob","bytes","top_logprobs"}. */
+void api_put_chat_logprobs(const struct api *a, struct buf *out, const struct message *m);
+void api_put_matched(struct buf *out, const struct choice *o); /* the stop string, the token id, or null */
 
 #endif

@@ -43,6 +43,7 @@ static void job_free(struct job *j) {
   free(j->stop_ids);
   free(j->bias);
   free(j->cache_salt);
+  free(j->repeated);
 }
 
 void call_free(struct call *c) {
@@ -57,6 +58,7 @@ void call_free(struct call *c) {
     buf_free(&o->output_ids);
     buf_free(&o->input_logprobs);
     buf_free(&o->input_tops);
+    buf_free(&o->unsent_logprobs);
   }
   free(c->choices);
   job_free(&c->job);

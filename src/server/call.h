@@ -2,20 +2,21 @@
  *
  *      io thread                    prep thread                       engine thread
  *   call_new, body ──► to_prep ──► parse, render, tokenise ──► to_engine ──► submit, step, events
- *   openai_message ◄───────────────────── to_io ◄──────────────────────────────┘   (errors straight from prep too)
+ *   dialect's message ◄───────────────────── to_io ◄──────────────────────────────┘   (errors straight from prep too)
  *
  * Rules
  *   1. Who holds what: a group of fields below belongs to the thread named; handing a call through a queue publishes what was written before.
  *      After prep the job is read-only for everybody.
  *   2. The io thread creates and frees a call. It frees it when it has taken the message that is `last`, never before; every call gets exactly
  *      one such message and nothing after it, whatever happens.
- *   3. cancelled and abort_wanted are the only words written while others look. cancelled: Set by the io thread when the client left; prep then answers `last` at once, the
- *      engine thread aborts within one step.
+ *   3. cancelled, abort_wanted and prepared are the only words written while others look. cancelled is set by the io thread when the client left;
+ *      prep then answers `last` at once, the engine thread aborts within one step.
  *   4. Messages of one choice arrive in the order of its events.
  *   5. calls_max calls at most; the queues to prep and to the engine have room for all of them, so pushing there cannot fail. The queue to the io
  *      thread is bounded too; when it is full the engine thread waits.
- *   6. abort_wanted, of a call or of one choice, is set when somebody asked for it by its rid: by the io thread once the call is `prepared`, else by the
- *      prep thread that finds out. The engine aborts within one step, and the client gets its answer so far with finish reason "abort".
+ *   6. abort_wanted, of a call or of one choice, is set when somebody asked for it: by the io thread, or, where it was by a rid that stands in a body
+ *      not yet read, by the prep thread that finds it there. The engine aborts within one step, and the client gets its answer so far with finish
+ *      reason "abort".
  */
 #ifndef CYGNET_CALL_H
 #define CYGNET_CALL_H
@@ -67,6 +68,7 @@ struct job {
   bool as_list;        /* native.c: the answer is a list, items of a stream have an index */
   bool incremental;    /* native.c: a stream's items hold what is new, not all so far */
   bool text_in_logprobs, return_prompt_ids;
+  char *repeated; /* responses.c: fields that the answer repeats, as JSON without braces; owned */
 };
 
 /* The parameters of one prompt. */
@@ -92,8 +94,9 @@ struct choice {
   struct buf text, logprobs; /* logprobs: for chat the inside of "content", for completions that of "tokens" */
   struct buf token_logprobs, top_logprobs, text_offsets;
   struct buf output_ids, input_logprobs, input_tops; /* native.c: the insides of the arrays */
+  struct buf unsent_logprobs;                        /* responses.c: of tokens that no delta has carried yet */
   int n_output_ids;
-  size_t text_offset; /* code points so far */
+  size_t text_offset; /* completions: code points so far */
   const char *finish;
   int matched_stop;
   int32_t matched_id;
@@ -127,6 +130,7 @@ struct call {
   int64_t arrived_ns;      /* io thread: the whole body was there */
   int status;              /* io thread: what was answered, for log and metrics; 499 when the client left first */
   bool sse;
+  int n_events; /* responses.c: sent so far */
   struct call *next, *prev;
 };
 

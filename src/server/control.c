@@ -1,10 +1,9 @@
 /* control.c — what asks the engine to do something else than to answer: forget the prefix cache, prove that it lives.
  *
  * /health_generate: whoever asks waits on the io thread (serve.health_waiting) until the engine has produced anything for anybody since the question
- * came. One request of one token (serve.health_probe) is in the house meanwhile, whoever many ask, so that an idle engine has something to produce;
+ * came. One request of one token (serve.health_probe) is in the house meanwhile, however many ask, so that an idle engine has something to produce;
  * when the engine refuses it because its queue is full, those in the queue are the proof. It needs no place among calls_max.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"

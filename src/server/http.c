@@ -17,8 +17,10 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -35,7 +37,13 @@
 #include "base/rng.h"
 #include "server/http_tls.h"
 
-enum { INPUT_HIGH_BYTES = 64 << 10, PIPELINE_OUTPUT_BYTES = 256 << 10, LOOK_AT_PEER_MS = 250, SPARE_DESCRIPTORS = 64 };
+enum {
+  INPUT_HIGH_BYTES = 64 << 10,
+  PIPELINE_OUTPUT_BYTES = 256 << 10,
+  WRITE_BYTES = 256 << 10,
+  LOOK_AT_PEER_MS = 250,
+  SPARE_DESCRIPTORS = 64
+};
 
 enum state { HEAD, BODY, HANDLING, CLOSING, LINGER, DEAD };
 
@@ -59,6 +67,8 @@ struct http_connection {
   struct buf head_bytes; /* what x.head points into */
   struct http_chunked chunked;
   size_t counted_bytes; /* of server->body_bytes */
+  uint64_t turn;        /* in which this stream was last written to, */
+  size_t left_bytes;    /* and what was waiting for the client when that turn began */
   char peer[INET6_ADDRSTRLEN];
   struct http_exchange x;
 };
@@ -84,6 +94,7 @@ struct http_server {
   int n_connections, n_exchanges;
   size_t body_bytes;
   uint64_t n_requests, n_dropped;
+  uint64_t turn; /* call backs of watchers so far: between two of them sockets are written to */
   bool no_keep_alive;
   uint64_t id_seed, id_count;
   int64_t log_second; /* the access log's lines of this second */
@@ -104,7 +115,7 @@ static void connection_deadline(struct http_connection *c, int ms) {
 static void log_exchange(struct http_connection *c) {
   struct http_server *s = c->server;
   const struct http_exchange *x = &c->x;
-  if (s->limits.log_lines <= 0 || x->user) return;
+  if (s->limits.log_lines <= 0 || x->user || x->no_line) return;
   int64_t second = clock_ns() / 1000000000;
   if (second != s->log_second) {
     if (s->log_dropped) log_line(LOG_INFO, "http", "%d more requests were answered", s->log_dropped);
@@ -289,6 +300,23 @@ static void connection_next(struct http_connection *c) {
   connection_advance(c);
 }
 
+void http_add_header(struct http_exchange *x, const char *fmt, ...) {
+  size_t had = strlen(x->extra), room = sizeof x->extra - had;
+  va_list args;
+  va_start(args, fmt);
+  int n = vsnprintf(x->extra + had, room, fmt, args);
+  va_end(args);
+  CHECK(n > 0 && (size_t)n + sizeof "\r\n" <= room);
+  memcpy(x->extra + had + n, "\r\n", sizeof "\r\n");
+}
+
+bool http_has_header(const struct http_exchange *x, const char *name) {
+  size_t n = strlen(name);
+  for (const char *line = x->extra; *line; line = strstr(line, "\r\n") + 2)
+    if (strncasecmp(line, name, n) == 0 && line[n] == ':') return true;
+  return false;
+}
+
 void http_reply(struct http_exchange *x, int status, const char *type, const char *body, size_t n) {
   struct http_connection *c = x->connection;
   CHECK(c->open && !c->streaming);
@@ -307,9 +335,19 @@ void http_reply(struct http_exchange *x, int status, const char *type, const cha
   connection_next(c);
 }
 
+/* Rule 9: what the client could have read by now. */
+static size_t left_unread(struct http_connection *c) {
+  if (c->turn != c->server->turn) {
+    c->turn = c->server->turn;
+    c->left_bytes = output_length(c);
+  }
+  return c->left_bytes;
+}
+
 void http_sse_begin(struct http_exchange *x) {
   struct http_connection *c = x->connection;
   CHECK(c->open && !c->streaming);
+  left_unread(c); /* our own head does not count */
   c->streaming = true;
   c->chunked_reply = x->head.minor == 1;
   if (!c->chunked_reply || !x->head.keep_alive || c->server->no_keep_alive) c->close_after = true;
@@ -326,8 +364,10 @@ static bool sse_put(struct http_exchange *x, const char *event, const char *data
   size_t n_event = event ? strlen("event: \n") + strlen(event) : 0;
   size_t whole = n_event + strlen("data: \n\n") + n;
   CHECK(c->open && c->streaming);
-  if (output_length(c) + whole > c->server->limits.output_bytes) {
-    log_line(LOG_WARN, "http", "a client reads too slowly: dropped with %zu bytes waiting", output_length(c));
+  size_t left = left_unread(c);
+  if (left > c->server->limits.output_bytes) {
+    log_line(LOG_WARN, "http", "a client reads too slowly: dropped with %zu bytes waiting, expected at most %zu", left,
+             c->server->limits.output_bytes);
     connection_kill(c);
     return false;
   }
@@ -359,6 +399,12 @@ void http_sse_end(struct http_exchange *x) {
 
 /* ---- reading ---------------------------------------------------------------------------------------------------------- */
 
+static void new_request_id(struct http_server *s, char *out, size_t room) {
+  uint32_t r[4];
+  rng_block(s->id_seed, ++s->id_count, 0, r);
+  snprintf(out, room, "%08x%08x%08x%08x", r[0], r[1], r[2], r[3]);
+}
+
 /* The client's own, so that its logs and ours can be held together, if it can stand in a header and in a line of a log. */
 static void put_request_id(struct http_connection *c) {
   struct http_server *s = c->server;
@@ -371,9 +417,7 @@ static void put_request_id(struct http_connection *c) {
     memcpy(id, given.p, given.n);
     id[given.n] = 0;
   } else {
-    uint32_t r[4];
-    rng_block(s->id_seed, ++s->id_count, 0, r);
-    snprintf(id, sizeof c->x.request_id, "%08x%08x%08x%08x", r[0], r[1], r[2], r[3]);
+    new_request_id(s, id, sizeof c->x.request_id);
   }
 }
 
@@ -387,6 +431,7 @@ static void exchange_begin(struct http_connection *c) {
   c->x.connection = c;
   c->x.peer = c->peer;
   c->x.answer_bytes = 0;
+  c->x.no_line = false;
   put_request_id(c);
   c->status = 0;
   s->n_exchanges++;
@@ -399,6 +444,7 @@ static void fault_reply(struct http_connection *c, int status, const char *why) 
   buf_init(&body, 4096);
   if (c->server->handlers.on_fault) c->server->handlers.on_fault(c->server->handlers.ctx, status, why, &body);
   if (!c->open) exchange_begin(c);
+  if (status == 503 && !http_has_header(&c->x, "Retry-After")) http_add_header(&c->x, "Retry-After: 1");
   c->body_whole = false; /* what follows is not trusted */
   http_reply(&c->x, status, "application/json", buf_cstr(&body), body.len);
   buf_free(&body);
@@ -582,6 +628,23 @@ static struct http_connection *longest_idle(struct http_server *s) {
   return found;
 }
 
+/* A 503 that fits into any socket's buffer; its request is not read. With TLS there is no way to say it. */
+static void refuse_connection(struct http_server *s, int fd) {
+  struct buf body, answer;
+  char id[33];
+  new_request_id(s, id, sizeof id);
+  buf_init(&body, 1024);
+  buf_init(&answer, 2048);
+  if (s->handlers.on_fault) s->handlers.on_fault(s->handlers.ctx, 503, "too many connections are open; try again later", &body);
+  buf_printf(&answer, "HTTP/1.1 503 %s\r\nContent-Type: application/json\r\nX-Request-Id: %s\r\nRetry-After: 1\r\n", http_reason(503), id);
+  buf_printf(&answer, "Content-Length: %zu\r\nConnection: close\r\n\r\n%s", body.len, buf_cstr(&body));
+  if (!s->tls && send(fd, answer.data, answer.len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+    log_line(LOG_DEBUG, "http", "refused a connection: %s", strerror(errno));
+  close(fd);
+  buf_free(&body);
+  buf_free(&answer);
+}
+
 static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *address, int address_bytes, void *ctx) {
   struct http_server *s = ctx;
   struct http_tls_session *tls = NULL;
@@ -589,10 +652,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
   if (s->n_connections >= s->limits.connections) {
     struct http_connection *idle = longest_idle(s);
     if (!idle) {
-      static const char full[] = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-      if (!s->tls && send(fd, full, sizeof full - 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-        log_line(LOG_DEBUG, "http", "refused a connection: %s", strerror(errno));
-      close(fd);
+      refuse_connection(s, fd);
       return;
     }
     connection_kill(idle);
@@ -620,6 +680,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
   buf_init(&c->head_bytes, s->limits.head_bytes);
   bufferevent_setcb(c->bev, on_readable, on_written, on_event, c);
   bufferevent_setwatermark(c->bev, EV_READ, 0, INPUT_HIGH_BYTES);
+  bufferevent_set_max_single_write(c->bev, WRITE_BYTES); /* at once; libevent's own 16 KiB would let a fast reader look slow */
   struct timeval write_time = timeval_of_ms(s->limits.write_ms);
   bufferevent_set_timeouts(c->bev, NULL, &write_time);
   c->next = s->live;
@@ -731,6 +792,7 @@ void http_stop(struct http_server *s) { event_base_loopbreak(s->base); }
 static void watcher_fire(evutil_socket_t fd, short what, void *ctx) {
   struct watcher w = *(struct watcher *)ctx;
   (void)fd, (void)what;
+  w.server->turn++;
   if (w.once) {
     struct watcher **at = &w.server->watchers;
     while (*at != ctx) at = &(*at)->next;

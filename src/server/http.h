@@ -19,6 +19,8 @@
  *   6. An answer given before the whole request was read closes the connection, after the client had a moment to read it.
  *   7. With TLS everything above holds as well: a handshake counts as the head's time, what is not TLS is closed without an answer. TLS 1.2 and up.
  *   8. From http_listen on SIGPIPE is ignored, and the soft limit of descriptors is high enough for the connections if the hard one is.
+ *   9. A reader is slow when it leaves more than output_bytes that it could have read: what is sent within one call back (http_watch, http_after)
+ *      never makes it so, however much that is.
  */
 #ifndef CYGNET_HTTP_H
 #define CYGNET_HTTP_H
@@ -38,7 +40,8 @@ struct http_exchange {
   const char *peer;      /* the client's address */
   int64_t started_ns;    /* clock_ns() at the first byte of its head */
   size_t answer_bytes;   /* of the body, so far */
-  char extra[1024];      /* complete header lines that every answer of this exchange carries, "Name: value\r\n..." */
+  bool no_line;          /* the application's wish: nothing in the access log */
+  char extra[1024];      /* header lines that every answer of this exchange carries: http_add_header */
   struct http_connection *connection;
 };
 
@@ -46,7 +49,7 @@ struct http_limits {     /* zero = the value in brackets */
   size_t head_bytes;     /* [32 KiB] 431 */
   size_t body_bytes;     /* [32 MiB] 413 */
   size_t bodies_bytes;   /* [256 MiB] of all requests being read or answered: 503 */
-  size_t output_bytes;   /* [4 MiB] waiting for a slow reader of a stream: dropped */
+  size_t output_bytes;   /* [4 MiB] waiting for a slow reader of a stream: dropped (rule 9) */
   int connections;       /* [1024, or what the descriptors allow] then the longest idle one is closed, or 503 */
   int idle_ms;           /* [75 s] between requests */
   int head_ms;           /* [15 s] first byte of a request to the end of its head: 408 */
@@ -54,7 +57,7 @@ struct http_limits {     /* zero = the value in brackets */
   int write_ms;          /* [30 s] without progress while there is something to write */
   int linger_ms;         /* [1 s] for the client to read an early answer */
   int socket_send_bytes; /* [the system's] SO_SNDBUF, for tests */
-  int log_lines;         /* [no access log] at level info, in a second: an exchange whose user is NULL at its end gets a line */
+  int log_lines; /* [no access log] at level info, in a second: an exchange whose user is NULL at its end gets a line, but for no_line */
 };
 
 struct http_tls { /* PEM files; read once, at http_listen */
@@ -85,6 +88,9 @@ int http_signal(struct http_server *s, int signum, void (*fn)(void *ctx), void *
 void http_after(struct http_server *s, int ms, void (*fn)(void *ctx), void *ctx);
 void http_no_keep_alive(struct http_server *s); /* from now on every answer closes its connection; idle ones are closed: for a drain */
 
+/* "Name: value", without a line break: the answer will carry it. A line for which extra has no room is a fault (CHECK): sizes are known. */
+void http_add_header(struct http_exchange *x, const char *fmt, ...) PRINTF_LIKE(2, 3);
+bool http_has_header(const struct http_exchange *x, const char *name); /* one that was added */
 /* type: Content-Type, or NULL for none. The body is not sent when the request was HEAD. */
 void http_reply(struct http_exchange *x, int status, const char *type, const char *body, size_t n);
 void http_sse_begin(struct http_exchange *x);

@@ -165,22 +165,15 @@ int http_head_parse(const char *p, size_t n, struct http_head *out, struct http_
 enum { CHUNKED_LINE_MAX = 4096 }; /* extension of one chunk; all trailers together */
 enum { SIZE_FIRST, SIZE, EXTENSION, SIZE_LF, DATA, DATA_CR, DATA_LF, TRAILER_FIRST, TRAILER, TRAILER_LF, END_LF, DONE };
 
-static int hex_value(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
 /* One byte outside of data. Returns false on a byte that has no place there. */
 static bool chunked_step(struct http_chunked *d, char c) {
   bool printable = ((unsigned char)c >= 0x20 && c != 0x7f) || c == '\t';
   switch (d->state) {
   case SIZE_FIRST:
   case SIZE:
-    if (hex_value(c) >= 0) {
+    if (str_hex_digit(c) >= 0) {
       if (d->left >> 56) return false;
-      d->left = d->left << 4 | (uint64_t)hex_value(c);
+      d->left = d->left << 4 | (uint64_t)str_hex_digit(c);
       d->state = SIZE;
       return true;
     }

@@ -6,7 +6,6 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -184,10 +183,6 @@ static int prepare(const struct api *a, struct call *c, const json_t *body, stru
 
 /* ---- answers -------------------------------------------------------------------------------------------------------------- */
 
-static void put_comma(struct buf *out) {
-  if (out->len) buf_putc(out, ',');
-}
-
 /* [logprob, id, text or null] */
 static void put_triple(const struct api *a, struct buf *out, const struct job *j, int32_t id, float logprob) {
   buf_putc(out, '[');
@@ -200,9 +195,9 @@ static void put_triple(const struct api *a, struct buf *out, const struct job *j
 
 static void add_token(const struct api *a, const struct job *j, const struct message_token *t, const struct cygnet_logprob *tops,
                       struct buf *logprobs, struct buf *alternatives) {
-  put_comma(logprobs);
+  api_put_comma(logprobs);
   put_triple(a, logprobs, j, t->id, t->logprob);
-  put_comma(alternatives);
+  api_put_comma(alternatives);
   if (isnan(t->logprob)) {
     buf_puts(alternatives, "null");
     return;
@@ -221,7 +216,7 @@ static void add_event(const struct api *a, struct choice *o, const struct messag
   buf_append(&o->text, m->text.data, m->text.len);
   for (int i = 0; i < m->n_prompt; i++) add_token(a, j, &m->prompt[i], m->prompt_tops, &o->input_logprobs, &o->input_tops);
   for (int i = 0; i < m->n_tokens; i++) {
-    put_comma(&o->output_ids);
+    api_put_comma(&o->output_ids);
     buf_printf(&o->output_ids, "%d", m->tokens[i].id);
     if (logprobs) add_token(a, j, &m->tokens[i], m->tops, &o->logprobs, &o->top_logprobs);
   }
@@ -271,9 +266,9 @@ static void put_answer(struct buf *out, const struct choice *o, bool with_index)
   api_put_string(out, buf_cstr(&o->text), o->text.len);
   buf_printf(out, ",\"output_ids\":[%s],", buf_cstr(&o->output_ids));
   if (c->job.return_prompt_ids) {
-    buf_puts(out, "\"prompt_token_ids\":[");
-    for (size_t i = 0; i < t->n_ids; i++) buf_printf(out, i ? ",%d" : "%d", t->ids[i]);
-    buf_puts(out, "],");
+    buf_puts(out, "\"prompt_token_ids\":");
+    api_put_ids(out, t->ids, t->n_ids);
+    buf_putc(out, ',');
   }
   buf_puts(out, "\"meta_info\":{");
   put_id(out, o);
@@ -290,8 +285,7 @@ static void put_answer(struct buf *out, const struct choice *o, bool with_index)
 
 static void stream_answer(struct call *c, struct choice *o, bool last) {
   struct buf item;
-  if (!c->sse) http_sse_begin(c->x);
-  c->sse = true;
+  api_begin_stream(c);
   buf_init(&item, 0);
   put_answer(&item, o, c->job.as_list);
   bool sent = http_sse_send(c->x, item.data, item.len);

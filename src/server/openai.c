@@ -1,9 +1,7 @@
 /* openai.c — engine events → chat.completion, text_completion and their chunks. Runs on the io thread. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "base/str.h"
 #include "server/api.h"
 
@@ -28,42 +26,10 @@ void openai_fail(struct call *c, const struct api_error *e) {
 
 /* ---- log-probabilities ------------------------------------------------------------------------------------------------ */
 
-/* "token":"..","logprob":..,"bytes":[..]. Bytes are exact; the text of a token that is a part of a character is U+FFFD. */
-static void put_chat_token(const struct api *a, struct buf *out, int32_t id, float logprob) {
-  size_t n = 0;
-  const char *piece = a->port.piece(a->port.self, id, &n);
-  buf_puts(out, "\"token\":");
-  api_put_string(out, piece ? piece : "", n);
-  buf_puts(out, ",\"logprob\":");
-  api_put_logprob(out, logprob);
-  buf_puts(out, ",\"bytes\":[");
-  for (size_t i = 0; i < n; i++) buf_printf(out, i ? ",%d" : "%d", (unsigned char)piece[i]);
-  buf_putc(out, ']');
-}
-
-static void put_chat_logprobs(const struct api *a, struct buf *out, const struct message *m) {
-  for (int i = 0; i < m->n_tokens; i++) {
-    const struct message_token *t = &m->tokens[i];
-    buf_puts(out, out->len ? ",{" : "{");
-    put_chat_token(a, out, t->id, t->logprob);
-    buf_puts(out, ",\"top_logprobs\":[");
-    for (int k = 0; k < t->n_top; k++) {
-      buf_puts(out, k ? ",{" : "{");
-      put_chat_token(a, out, m->tops[t->first_top + k].id, m->tops[t->first_top + k].logprob);
-      buf_putc(out, '}');
-    }
-    buf_puts(out, "]}");
-  }
-}
-
 static size_t code_points(const char *s, size_t n) {
   size_t count = 0;
   for (size_t i = 0; i < n; i++) count += ((unsigned char)s[i] & 0xc0) != 0x80;
   return count;
-}
-
-static void put_comma(struct buf *out) {
-  if (out->len) buf_putc(out, ',');
 }
 
 /* {"token": logprob, ...}: the best ones, and the token itself. Two ids with one spelling would be one key twice: the better one stays. */
@@ -90,14 +56,14 @@ static void put_top_map(const struct api *a, struct buf *out, const struct messa
 }
 
 static void add_legacy(const struct api *a, struct choice *o, const struct message_token *t, const struct cygnet_logprob *tops) {
-  put_comma(&o->logprobs);
+  api_put_comma(&o->logprobs);
   api_put_token(a, &o->logprobs, t->id);
-  put_comma(&o->token_logprobs);
+  api_put_comma(&o->token_logprobs);
   api_put_logprob(&o->token_logprobs, t->logprob);
-  put_comma(&o->top_logprobs);
+  api_put_comma(&o->top_logprobs);
   if (isnan(t->logprob)) buf_puts(&o->top_logprobs, "null");
   else put_top_map(a, &o->top_logprobs, t, tops);
-  put_comma(&o->text_offsets);
+  api_put_comma(&o->text_offsets);
   buf_printf(&o->text_offsets, "%zu", o->text_offset);
 }
 
@@ -137,7 +103,7 @@ static void add_legacy_logprobs(const struct api *a, struct choice *o, const str
 
 static void add_logprobs(const struct api *a, struct choice *o, const struct message *m) {
   if (o->call->job.logprobs < 0) return;
-  if (is_chat(o->call)) put_chat_logprobs(a, &o->logprobs, m);
+  if (is_chat(o->call)) api_put_chat_logprobs(a, &o->logprobs, m);
   else add_legacy_logprobs(a, o, m);
 }
 
@@ -279,8 +245,7 @@ static bool send_totals(const struct api *a, struct call *c) {
 
 static void stream_event(const struct api *a, struct call *c, struct choice *o, const struct message *m) {
   const char *finish = o->finish;
-  if (!c->sse) http_sse_begin(c->x);
-  c->sse = true;
+  api_begin_stream(c);
   if (!o->begun && !begin_choice(a, o, m)) return;
   add_logprobs(a, o, m);
   if (m->text.len || o->logprobs.len) {
@@ -327,7 +292,7 @@ static void reply_whole(const struct api *a, struct call *c) {
   api_reply_body(c, &out);
 }
 
-void openai_message(const struct api *a, struct call *c, const struct message *m) {
+static void message(const struct api *a, struct call *c, const struct message *m) {
   if (api_take_whole(c, m)) return;
   struct choice *o = api_take_numbers(c, m);
   if (c->job.stream) {
@@ -353,6 +318,6 @@ static int prepare_completion(const struct api *a, struct call *c, const json_t 
 }
 
 const struct dialect dialect_chat = {
-    .name = "chat", .id_prefix = "chatcmpl-", .prepare = prepare_chat, .message = openai_message, .fail = openai_fail};
+    .name = "chat", .id_prefix = "chatcmpl-", .prepare = prepare_chat, .message = message, .fail = openai_fail};
 const struct dialect dialect_completion = {
-    .name = "completion", .id_prefix = "cmpl-", .prepare = prepare_completion, .message = openai_message, .fail = openai_fail};
+    .name = "completion", .id_prefix = "cmpl-", .prepare = prepare_completion, .message = message, .fail = openai_fail};

@@ -1,5 +1,4 @@
 /* openai_request.c — bodies of /v1/completions and /v1/chat/completions → jobs. Runs on the prep thread. */
-#include <ctype.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,36 +23,18 @@ static const char *const unsupported[] = {
     "allowed_token_ids", "bad_words", "chat_template", "documents", "use_beam_search", "mirostat", "typical_p", "dry_multiplier",
     "xtc_probability", "truncate_prompt_tokens"};
 
-static bool asks_for_effort(const json_t *v) { return params_is_given(v) && !(json_is_string(v) && !strcmp(json_string_value(v), "none")); }
-
-static void refuse_format(struct params *p) {
-  const json_t *format = NULL, *modalities = NULL;
-  params_object(p, "response_format", &format);
+static void refuse_unsupported(struct params *p) {
+  const json_t *modalities = NULL;
+  params_refuse_all(p, unsupported, ARRAY_LEN(unsupported));
+  params_refuse_format(p, "response_format");
   params_array(p, "modalities", &modalities);
-  const char *type = json_string_value(json_object_get(format, "type"));
-  if (format && (!type || strcmp(type, "text")))
-    params_refuse(p, "response_format", "only {\"type\": \"text\"} is supported by this server");
   for (size_t i = 0; i < json_array_size(modalities); i++) {
     const char *word = json_string_value(json_array_get(modalities, i));
     if (!word || strcmp(word, "text")) params_refuse(p, "modalities", "only [\"text\"] is supported by this model");
   }
-}
-
-static void refuse_unsupported(struct params *p) {
-  static const char *const choosers[] = {"tool_choice", "function_call"};
-  static const char no_channel[] = "this model does not reason in a separate channel";
-  params_refuse_all(p, unsupported, ARRAY_LEN(unsupported));
-  refuse_format(p);
-  for (size_t i = 0; i < ARRAY_LEN(choosers); i++) {
-    const json_t *v = json_object_get(p->object, choosers[i]);
-    const char *word = json_string_value(v);
-    if (params_is_given(v) && (!word || (strcmp(word, "auto") && strcmp(word, "none"))))
-      params_refuse(p, choosers[i], "no tools were given");
-  }
-  const json_t *reasoning = json_object_get(p->object, "reasoning");
-  if (asks_for_effort(json_object_get(p->object, "reasoning_effort"))) params_refuse(p, "reasoning_effort", no_channel);
-  if (asks_for_effort(json_object_get(reasoning, "effort")) || params_is_given(json_object_get(reasoning, "enabled")))
-    params_refuse(p, "reasoning", no_channel);
+  params_refuse_choice(p, "tool_choice");
+  params_refuse_choice(p, "function_call");
+  params_refuse_reasoning(p);
 }
 
 /* ---- what both routes have ------------------------------------------------------------------------------------------------ */
@@ -84,10 +65,6 @@ static int parse_max_tokens(struct params *p, int lo, int otherwise) {
   return max_tokens;
 }
 
-static int missing(struct api_error *e, const char *field) {
-  return api_error_set(e, 400, "missing_required_parameter", field, "body: %s: expected, not found", field);
-}
-
 static int fit(struct params *p, const struct api *a, const char *field, int max_tokens, struct job *j) {
   for (int i = 0; i < j->n_prompts; i++) params_fit(p, a, &names, field, max_tokens, j->sampling.min_tokens, &j->prompts[i]);
   return params_end(p);
@@ -105,7 +82,8 @@ int openai_prepare_completion(const struct api *a, struct call *c, const json_t 
   params_int(&p, "logprobs", 0, LOGPROBS_MAX, &j->logprobs);
   if (p.failed) return -1;
   if (j->echo && j->logprobs >= 0) j->prompt_logprobs = 0;
-  if (!prompt) return missing(e, "prompt");
+  if (!prompt) params_missing(&p, "prompt");
+  if (p.failed) return -1;
   if (api_prompts(a, prompt, "prompt", j, e) < 0 || api_check_choices(a, j, e) < 0) return -1;
   return fit(&p, a, "prompt", max_tokens, j);
 }
@@ -166,8 +144,8 @@ static int render(const struct api *a, struct params *p, struct job *j) {
   struct cygnet_error why = {0};
   int32_t *ids = NULL;
   size_t n = 0;
-  if (!messages) return missing(p->e, "messages");
-  if (!json_array_size(messages)) params_fail(p, "messages", "expected an array that is not empty");
+  if (!messages) params_missing(p, "messages");
+  else if (!json_array_size(messages)) params_fail(p, "messages", "expected an array that is not empty");
   if (p->failed || check_contents(messages, p->e) < 0) return -1;
   buf_init(&text, 0);
   buf_init(&options, 0);

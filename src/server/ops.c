@@ -1,5 +1,4 @@
 /* ops.c — what operators and routers ask for: health, models, facts, loads, metrics, aborts. Answered on the io thread at once. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -20,13 +19,19 @@ static void reply_json(struct http_exchange *x, struct buf *body) {
   buf_free(body);
 }
 
+/* Probes come every second, day and night: they are logged only when something is wrong. */
+static void reply_probe(struct http_exchange *x, const char *type, const char *body, size_t n) {
+  x->no_line = true;
+  http_reply(x, 200, type, body, n);
+}
+
 void ops_health(struct serve *s, struct http_exchange *x) {
   struct cygnet_stats stats;
   double step_ms;
   threads_stats(s->threads, &stats, &step_ms);
   if (s->draining) serve_reply_error(x, 503, "busy", "the server is shutting down");
   else if (step_ms > stuck_ms) serve_reply_error(x, 503, "busy", "the engine has not finished a step for %.0f s", step_ms / 1e3);
-  else http_reply(x, 200, "application/json", "{\"status\":\"ok\"}", 15);
+  else reply_probe(x, "application/json", "{\"status\":\"ok\"}", 15);
 }
 
 static void put_model(const struct serve *s, struct buf *out) {
@@ -46,18 +51,13 @@ void ops_models(struct serve *s, struct http_exchange *x) {
   reply_json(x, &body);
 }
 
-static int hex(char c) {
-  const char *digits = "0123456789abcdef", *at = c ? strchr(digits, c | 0x20) : NULL;
-  return at ? (int)(at - digits) : -1;
-}
-
 /* Names of models often have a slash in them; clients send it as it is or as %2F. */
 static bool path_is(struct str path, const char *name) {
   while (path.n) {
     char c = path.p[0];
     size_t n = 1;
-    if (c == '%' && path.n >= 3 && hex(path.p[1]) >= 0 && hex(path.p[2]) >= 0) {
-      c = (char)(hex(path.p[1]) << 4 | hex(path.p[2]));
+    if (c == '%' && path.n >= 3 && str_hex_digit(path.p[1]) >= 0 && str_hex_digit(path.p[2]) >= 0) {
+      c = (char)(str_hex_digit(path.p[1]) << 4 | str_hex_digit(path.p[2]));
       n = 3;
     }
     if (!*name || *name++ != c) return false;
@@ -168,9 +168,8 @@ void ops_server_info(struct serve *s, struct http_exchange *x) {
 
 static void reply_page(struct http_exchange *x, int status) {
   char policy[PAGE_POLICY_MAX];
-  size_t n = strlen(x->extra);
   page_policy(policy);
-  snprintf(x->extra + n, sizeof x->extra - n, "Content-Security-Policy: %s\r\n", policy);
+  http_add_header(x, "Content-Security-Policy: %s", policy);
   http_reply(x, status, "text/html; charset=utf-8", page_html, strlen(page_html));
 }
 void ops_page(struct serve *s, struct http_exchange *x) {
@@ -184,7 +183,7 @@ void ops_page_locked(struct serve *s, struct http_exchange *x) {
 
 void ops_ping(struct serve *s, struct http_exchange *x) {
   (void)s;
-  http_reply(x, 200, NULL, NULL, 0);
+  reply_probe(x, NULL, NULL, 0);
 }
 
 /* ---- metrics and loads -------------------------------------------------------------------------------------------------- */
@@ -202,7 +201,7 @@ void ops_metrics(struct serve *s, struct http_exchange *x) {
   struct buf body;
   buf_init(&body, 0);
   metrics_put(s->metrics, &now, &body);
-  http_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", buf_cstr(&body), body.len);
+  reply_probe(x, "text/plain; version=0.0.4; charset=utf-8", buf_cstr(&body), body.len);
   buf_free(&body);
 }
 

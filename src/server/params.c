@@ -38,6 +38,12 @@ void params_fail(struct params *p, const char *key, const char *fmt, ...) {
 
 void params_refuse(struct params *p, const char *key, const char *why) { fail_as(p, "unsupported_parameter", key, why); }
 
+void params_missing(struct params *p, const char *key) {
+  if (p->failed) return;
+  p->failed = true;
+  api_error_set(p->e, 400, "missing_required_parameter", key, "%s: %s: expected, not found", p->where, key);
+}
+
 void params_refuse_all(struct params *p, const char *const *keys, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (params_is_given(json_object_get(p->object, keys[i]))) params_refuse(p, keys[i], "not supported by this server");
@@ -101,6 +107,32 @@ bool params_string(struct params *p, const char *key, size_t max_bytes, const ch
   *out = s;
   *n = len;
   return true;
+}
+
+/* ---- what is known and refused -------------------------------------------------------------------------------------------- */
+
+static bool asks_for_effort(const json_t *v) { return params_is_given(v) && !(json_is_string(v) && !strcmp(json_string_value(v), "none")); }
+
+void params_refuse_reasoning(struct params *p) {
+  static const char why[] = "this model does not reason in a separate channel";
+  const json_t *reasoning = json_object_get(p->object, "reasoning");
+  if (asks_for_effort(json_object_get(p->object, "reasoning_effort"))) params_refuse(p, "reasoning_effort", why);
+  if (asks_for_effort(json_object_get(reasoning, "effort")) || params_is_given(json_object_get(reasoning, "enabled")))
+    params_refuse(p, "reasoning", why);
+}
+
+void params_refuse_choice(struct params *p, const char *key) {
+  const json_t *v = json_object_get(p->object, key);
+  const char *word = json_string_value(v);
+  if (params_is_given(v) && (!word || (strcmp(word, "auto") && strcmp(word, "none")))) params_refuse(p, key, "no tools were given");
+}
+
+void params_refuse_format(struct params *p, const char *key) {
+  const json_t *format = NULL;
+  if (!params_object(p, key, &format)) return;
+  const char *type = json_string_value(json_object_get(format, "type"));
+  bool schema = params_is_given(json_object_get(format, "json_schema")) || params_is_given(json_object_get(format, "schema"));
+  if (!type || strcmp(type, "text") || schema) params_refuse(p, key, "only {\"type\": \"text\"} is supported by this server");
 }
 
 /* ---- sampling ------------------------------------------------------------------------------------------------------------- */

@@ -1,29 +1,20 @@
 /* responses.c — OpenAI's /v1/responses. Nothing is stored: an answer cannot be fetched or continued by its id later.
  *
- * A response object repeats most of what was asked. These fields are written once, by prep, into job.prompts[0].text: `"model":"..",...`
- * On the io thread choices[0].text is the answer so far, .logprobs its tokens, .top_logprobs those of them that no delta has carried yet,
- * and .text_offset the number of events sent. The stream:
+ * A response object repeats most of what was asked. These fields are written once, by prep, into job.repeated: `"model":"..",...`
+ * On the io thread choices[0].text is the answer so far, .logprobs its tokens, .unsent_logprobs those of them that no delta has carried yet.
+ * The stream:
  *
  *   created, in_progress, output_item.added, content_part.added, output_text.delta ..., output_text.done, content_part.done,
  *   output_item.done, completed | incomplete, or after any of them failed. An aborted one is incomplete with the status "cancelled".
  */
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "server/translate.h"
 
-enum {
-  BODY_MAX = 256 << 20,
-  TOP_LOGPROBS_MAX = 20,
-  METADATA_MAX = 16,
-  METADATA_KEY_MAX = 64,
-  METADATA_VALUE_MAX = 512,
-  LABEL_MAX = 512,
-  TEMPERATURE_MAX = 2
-};
+enum { TOP_LOGPROBS_MAX = 20, METADATA_MAX = 16, METADATA_KEY_MAX = 64, METADATA_VALUE_MAX = 512, LABEL_MAX = 512, TEMPERATURE_MAX = 2 };
 
 /* ---- the request: what is asked besides text ----------------------------------------------------------------------------- */
 
@@ -80,21 +71,17 @@ static void refuse_unsupported(struct params *p) {
 static void check_reasoning(struct params *p) {
   const json_t *reasoning = NULL;
   params_object(p, "reasoning", &reasoning);
-  const json_t *effort = json_object_get(reasoning, "effort");
-  bool none = json_is_string(effort) && !strcmp(json_string_value(effort), "none");
-  if ((params_is_given(effort) && !none) || params_is_given(json_object_get(reasoning, "enabled")))
-    params_refuse(p, "reasoning", "this model does not reason in a separate channel");
+  params_refuse_reasoning(p);
 }
 
 static void check_text(struct params *p) {
   static const char *const levels[] = {"low", "medium", "high", NULL};
-  const json_t *text = NULL, *format = NULL;
+  const json_t *text = NULL;
   params_object(p, "text", &text);
   struct params inner = params_of(text, "body: text", p->e);
   if (p->failed) return;
-  params_object(&inner, "format", &format);
-  const char *type = json_string_value(json_object_get(format, "type")), *verbosity = translate_word(&inner, "verbosity", levels);
-  if (format && (!type || strcmp(type, "text"))) params_refuse(&inner, "format", "only {\"type\": \"text\"} is supported by this server");
+  params_refuse_format(&inner, "format");
+  const char *verbosity = translate_word(&inner, "verbosity", levels);
   if (verbosity && strcmp(verbosity, "medium")) params_refuse(&inner, "verbosity", "only \"medium\" is supported by this model");
   p->failed = inner.failed;
   if (p->failed) translate_nest(p->e, "text");
@@ -117,11 +104,8 @@ static void check_include(struct params *p, struct wishes *w) {
 
 static void check_tool_fields(struct params *p, struct wishes *w) {
   const json_t *choice = json_object_get(p->object, "tool_choice");
-  if (params_is_given(choice)) {
-    w->tool_choice = json_string_value(choice);
-    if (!w->tool_choice || (strcmp(w->tool_choice, "auto") && strcmp(w->tool_choice, "none")))
-      params_refuse(p, "tool_choice", "no tools were given");
-  }
+  params_refuse_choice(p, "tool_choice");
+  if (params_is_given(choice)) w->tool_choice = json_string_value(choice);
   params_bool(p, "parallel_tool_calls", &w->parallel_tool_calls);
   params_int(p, "max_tool_calls", 1, INT_MAX, &w->max_tool_calls);
 }
@@ -188,12 +172,10 @@ static void read_fields(struct params *p, struct wishes *w) {
 /* ---- the request: turns ---------------------------------------------------------------------------------------------------- */
 
 static void add_item(struct params *p, struct translation *t, const json_t *item, size_t i) {
-  static const char *const roles[] = {"user", "assistant", "system", "developer"};
+  static const char *const roles[] = {"user", "assistant", "system", "developer", NULL};
   static const char *const types[] = {"input_text", "output_text", "text", NULL};
   const char *type = json_string_value(json_object_get(item, "type")), *role = json_string_value(json_object_get(item, "role"));
   char path[64], shown[60];
-  size_t r = 0;
-  while (role && r < ARRAY_LEN(roles) && strcmp(role, roles[r])) r++;
   snprintf(path, sizeof path, "input[%zu].content", i);
   if (!json_is_object(item)) {
     translate_fail(p, "input", "input[%zu]: expected an object", i);
@@ -201,7 +183,7 @@ static void add_item(struct params *p, struct translation *t, const json_t *item
     translate_fail(p, "input", "input[%zu]: nothing is stored by this server, so there is no item to refer to", i);
   } else if (type && strcmp(type, "message")) {
     translate_fail(p, "input", "input[%zu].type: expected \"message\", found \"%s\"", i, str_escape(str_c(type), shown, sizeof shown));
-  } else if (!role || r == ARRAY_LEN(roles)) {
+  } else if (!translate_is_one(role, roles)) {
     translate_fail(p, "input", "input[%zu].role: expected user, assistant, system or developer, found \"%s\"", i,
                    str_escape(str_c(role ? role : ""), shown, sizeof shown));
   } else {
@@ -216,7 +198,7 @@ static void add_turns(struct params *p, struct translation *t) {
   if (p->failed) return;
   if (params_is_given(instructions)) translate_add(t, "system", json_incref(instructions), -1, false);
   if (json_is_string(input) && json_string_length(input)) translate_add(t, "user", json_incref(input), 0, false);
-  else if (!input || json_is_null(input)) translate_missing(p, "input");
+  else if (!input || json_is_null(input)) params_missing(p, "input");
   else if (!json_array_size(input)) params_fail(p, "input", "expected a string or an array of items that is not empty");
   for (size_t i = 0; i < json_array_size(input) && !p->failed; i++) add_item(p, t, json_array_get(input, i), i);
 }
@@ -230,7 +212,8 @@ static json_t *copy_or_null(const json_t *body, const char *key) {
 static json_t *int_or_null(int v) { return v < 0 ? json_null() : json_integer(v); }
 static json_t *word_or(const char *word, const char *instead) { return json_string(word ? word : instead); }
 
-static char *repeated_fields(const struct api *a, const json_t *body, const struct job *j, const struct wishes *w, size_t *n) {
+/* Returns owned. */
+static char *repeated_fields(const struct api *a, const json_t *body, const struct job *j, const struct wishes *w) {
   static const char *const copied[] = {"instructions", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"};
   struct buf text;
   json_t *o = json_object(), *metadata = json_object_get(body, "metadata");
@@ -256,7 +239,6 @@ static char *repeated_fields(const struct api *a, const json_t *body, const stru
   json_put(&text, o);
   json_decref(o);
   char *fields = xstrndup(text.data + 1, text.len - 2); /* without its braces */
-  *n = text.len - 2;
   buf_free(&text);
   return fields;
 }
@@ -277,40 +259,12 @@ static int prepare(const struct api *a, struct call *c, const json_t *body, stru
   if (p.failed && translate_too_long(e))
     api_error_set(e, 400, e->code, "input", "your input is too long for this model's context window: %zu tokens, and at most %d fit",
                   c->job.prompts[0].n_ids, a->info.ctx_tokens - 1);
-  if (!p.failed) c->job.prompts[0].text = repeated_fields(a, body, &c->job, &w, &c->job.prompts[0].n_text);
+  if (!p.failed) c->job.repeated = repeated_fields(a, body, &c->job, &w);
   translate_close(&t);
   return params_end(&p);
 }
 
 /* ---- pieces of answers -------------------------------------------------------------------------------------------------------- */
-
-/* "token":"..","logprob":..,"bytes":[..]. The bytes are the token's own; the text of one that is part of a character is U+FFFD. */
-static void put_token(const struct api *a, struct buf *out, int32_t id, float logprob) {
-  size_t n = 0;
-  const char *piece = a->port.piece(a->port.self, id, &n);
-  buf_puts(out, "\"token\":");
-  api_put_token(a, out, id);
-  buf_puts(out, ",\"logprob\":");
-  api_put_logprob(out, logprob);
-  buf_puts(out, ",\"bytes\":[");
-  for (size_t i = 0; i < n; i++) buf_printf(out, i ? ",%d" : "%d", (unsigned char)piece[i]);
-  buf_putc(out, ']');
-}
-
-static void put_tokens(const struct api *a, struct buf *out, const struct message *m) {
-  for (int i = 0; i < m->n_tokens; i++) {
-    const struct message_token *t = &m->tokens[i];
-    buf_puts(out, out->len ? ",{" : "{");
-    put_token(a, out, t->id, t->logprob);
-    buf_puts(out, ",\"top_logprobs\":[");
-    for (int k = 0; k < t->n_top; k++) {
-      buf_puts(out, k ? ",{" : "{");
-      put_token(a, out, m->tops[t->first_top + k].id, m->tops[t->first_top + k].logprob);
-      buf_putc(out, '}');
-    }
-    buf_puts(out, "]}");
-  }
-}
 
 enum stage { STAGE_EMPTY, STAGE_WHOLE }; /* of a part that was added, and of one that is done */
 
@@ -363,7 +317,7 @@ static void put_response(struct buf *out, const struct call *c, const char *fini
   buf_puts(out, "],\"usage\":");
   if (ended) put_usage(out, c);
   else buf_puts(out, "null");
-  buf_printf(out, ",%s}", c->job.prompts[0].text);
+  buf_printf(out, ",%s}", c->job.repeated);
 }
 
 /* ---- streaming --------------------------------------------------------------------------------------------------------------- */
@@ -371,7 +325,7 @@ static void put_response(struct buf *out, const struct call *c, const char *fini
 /* `{"type":NAME,"sequence_number":N`, to go on with a comma. */
 static void begin_event(struct buf *out, struct call *c, const char *name) {
   buf_clear(out);
-  buf_printf(out, "{\"type\":\"%s\",\"sequence_number\":%zu", name, c->choices[0].text_offset++);
+  buf_printf(out, "{\"type\":\"%s\",\"sequence_number\":%d", name, c->n_events++);
 }
 static bool send_event(struct buf *out, struct call *c, const char *name) {
   buf_putc(out, '}');
@@ -427,20 +381,15 @@ static bool send_ending(struct buf *out, struct call *c, const char *finish) {
 static void stream_message(struct call *c, const struct message *m) {
   struct choice *o = &c->choices[0];
   struct buf event;
-  buf_init(&event, BODY_MAX);
-  if (!c->sse) http_sse_begin(c->x);
-  c->sse = true;
+  buf_init(&event, API_BODY_MAX);
+  api_begin_stream(c);
   bool sent = o->begun || send_opening(&event, c);
   o->begun = true;
-  if (sent && (m->text.len || (o->finish && o->top_logprobs.len))) {
-    sent = send_text(&event, c, "response.output_text.delta", "delta", &m->text, &o->top_logprobs);
-    buf_clear(&o->top_logprobs);
+  if (sent && (m->text.len || (o->finish && o->unsent_logprobs.len))) {
+    sent = send_text(&event, c, "response.output_text.delta", "delta", &m->text, &o->unsent_logprobs);
+    buf_clear(&o->unsent_logprobs);
   }
-  if (sent && m->last && send_ending(&event, c, o->finish ? o->finish : "abort")) {
-    struct http_exchange *x = c->x;
-    c->x = NULL;
-    http_sse_end(x);
-  }
+  if (sent && m->last && send_ending(&event, c, o->finish ? o->finish : "abort")) api_end_stream(c);
   buf_free(&event);
 }
 
@@ -452,8 +401,8 @@ static void fail(struct call *c, const struct api_error *e) {
     api_reply_error(x, e);
     return;
   }
-  buf_init(&event, BODY_MAX);
-  if (send_response(&event, c, "response.failed", NULL, e)) http_sse_end(x);
+  buf_init(&event, API_BODY_MAX);
+  if (send_response(&event, c, "response.failed", NULL, e)) api_end_stream(c);
   c->x = NULL;
   buf_free(&event);
 }
@@ -461,19 +410,10 @@ static void fail(struct call *c, const struct api_error *e) {
 /* ---- messages ------------------------------------------------------------------------------------------------------------------ */
 
 static void reply_whole(struct call *c) {
-  struct http_exchange *x = c->x;
   struct buf out;
-  buf_init(&out, BODY_MAX);
+  buf_init(&out, API_BODY_MAX);
   put_response(&out, c, c->choices[0].finish, NULL);
-  c->x = NULL;
-  if (out.overflow) {
-    struct api_error e;
-    api_error_set(&e, 500, "internal_error", NULL, "the answer is larger than %d bytes", BODY_MAX);
-    api_reply_error(x, &e);
-  } else {
-    http_reply(x, 200, "application/json", out.data, out.len);
-  }
-  buf_free(&out);
+  api_reply_body(c, &out);
 }
 
 static void message(const struct api *a, struct call *c, const struct message *m) {
@@ -481,8 +421,8 @@ static void message(const struct api *a, struct call *c, const struct message *m
   struct choice *o = api_take_numbers(c, m);
   buf_append(&o->text, m->text.data, m->text.len);
   if (c->job.logprobs >= 0) {
-    put_tokens(a, &o->logprobs, m);
-    put_tokens(a, &o->top_logprobs, m);
+    api_put_chat_logprobs(a, &o->logprobs, m);
+    api_put_chat_logprobs(a, &o->unsent_logprobs, m);
   }
   if (c->job.stream) stream_message(c, m);
   else if (m->last) reply_whole(c);

@@ -1,6 +1,5 @@
 /* route.c — the table of routes, and who may use them. */
 #include <arpa/inet.h>
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -8,7 +7,7 @@
 #include "server/serve_impl.h"
 
 struct route {
-  const char *methods;           /* words with a blank between; HEAD comes with GET */
+  const char *methods;           /* with commas between, as Allow wants them; HEAD comes with GET */
   const char *path;              /* a path that ends in / stands for what is below it, too; "/" only for itself */
   const struct dialect *dialect; /* answered through the prep thread, or */
   void (*handle)(struct serve *s, struct http_exchange *x); /* at once */
@@ -28,7 +27,7 @@ static const struct route routes[] = {
     {"POST", "/v1/responses", &dialect_responses, NULL, ACCESS_USE},
     {"POST", "/v1/messages", &dialect_anthropic, NULL, ACCESS_USE},
     {"POST", "/v1/messages/count_tokens", &dialect_count_tokens, NULL, ACCESS_USE},
-    {"POST PUT", "/generate", &dialect_generate, NULL, ACCESS_USE},
+    {"POST, PUT", "/generate", &dialect_generate, NULL, ACCESS_USE},
     {"POST", "/tokenize", &dialect_tokenize, NULL, ACCESS_USE},
     {"POST", "/v1/tokenize", &dialect_tokenize, NULL, ACCESS_USE},
     {"POST", "/detokenize", &dialect_detokenize, NULL, ACCESS_USE},
@@ -40,7 +39,7 @@ static const struct route routes[] = {
     {"GET", "/get_server_info", NULL, ops_server_info, ACCESS_USE},
     {"GET", "/get_load", NULL, ops_loads, ACCESS_USE},
     {"GET", "/v1/loads", NULL, ops_loads, ACCESS_USE},
-    {"GET POST", "/flush_cache", &dialect_flush, NULL, ACCESS_ADMIN},
+    {"GET, POST", "/flush_cache", &dialect_flush, NULL, ACCESS_ADMIN},
     {"POST", "/abort_request", NULL, ops_abort, ACCESS_ADMIN},
 };
 
@@ -55,8 +54,8 @@ static const struct route *route_find(struct str path) {
 
 static bool method_is_right(const struct route *r, struct str method) {
   if (str_is(method, "HEAD")) method = str_c("GET");
-  for (const char *p = r->methods; *p; p += strspn(p, " ")) {
-    size_t n = strcspn(p, " ");
+  for (const char *p = r->methods; *p; p += strspn(p, ", ")) {
+    size_t n = strcspn(p, ",");
     if (method.n == n && memcmp(p, method.p, n) == 0) return true;
     p += n;
   }
@@ -124,18 +123,18 @@ static bool cors(const struct serve *s, struct http_exchange *x) {
   const char *allowed = s->options.cors_origin;
   if (!allowed) return false;
   bool may = origin.n && (!strcmp(allowed, "*") || str_is(origin, allowed));
-  int n = snprintf(x->extra, sizeof x->extra, "Vary: Origin\r\n"); /* also of answers without: they may be kept in a cache */
-  if (may)
-    snprintf(x->extra + n, sizeof x->extra - (size_t)n,
-             "Access-Control-Allow-Origin: %s\r\nAccess-Control-Expose-Headers: x-request-id\r\n", allowed);
-  return may;
+  http_add_header(x, "Vary: Origin"); /* also of answers without: they may be kept in a cache */
+  if (!may) return false;
+  http_add_header(x, "Access-Control-Allow-Origin: %s", allowed);
+  http_add_header(x, "Access-Control-Expose-Headers: x-request-id");
+  return true;
 }
 
 static void preflight(struct http_exchange *x) {
-  size_t n = strlen(x->extra);
-  snprintf(
-      x->extra + n, sizeof x->extra - n,
-      "Access-Control-Allow-Methods: GET, POST\r\nAccess-Control-Allow-Headers: authorization, content-type, x-api-key, x-request-id, anthropic-version, anthropic-beta\r\nAccess-Control-Max-Age: 600\r\n");
+  http_add_header(x, "Access-Control-Allow-Methods: GET, POST");
+  http_add_header(x, "Access-Control-Allow-Headers: "
+                     "authorization, content-type, x-api-key, x-request-id, anthropic-version, anthropic-beta");
+  http_add_header(x, "Access-Control-Max-Age: 600");
   http_reply(x, 204, NULL, NULL, 0);
 }
 
@@ -195,8 +194,7 @@ void route_head(void *ctx, struct http_exchange *x) {
     return;
   }
   if (!method_is_right(r, h->method)) {
-    size_t n = strlen(x->extra);
-    snprintf(x->extra + n, sizeof x->extra - n, "Allow: %s\r\n", r->methods);
+    http_add_header(x, "Allow: %s", r->methods);
     serve_reply_error(x, 405, "method_not_allowed", "expected the method %s at %s", r->methods, r->path);
     return;
   }
@@ -214,9 +212,15 @@ void route_head(void *ctx, struct http_exchange *x) {
     serve_reply_busy(s, x); /* a probe needs no place */
 }
 
+const struct dialect *route_dialect(const struct http_exchange *x) {
+  const struct route *r = route_find(x->head.path);
+  return r ? r->dialect : NULL;
+}
+
 void route_request(void *ctx, struct http_exchange *x) {
   struct serve *s = ctx;
   const struct route *r = route_find(x->head.path);
+  CHECK(r); /* route_head answered the others */
   if (r->dialect) serve_call(s, x, r->dialect);
   else r->handle(s, x);
 }

@@ -19,7 +19,9 @@ void serve_reply_error(struct http_exchange *x, int status, const char *code, co
   va_start(args, fmt);
   vsnprintf(e.message, sizeof e.message, fmt, args);
   va_end(args);
-  api_reply_error(x, &e);
+  struct call c = {.dialect = route_dialect(x), .x = x}; /* in the form that the route's other errors have */
+  if (c.dialect && c.dialect != &dialect_health_generate) c.dialect->fail(&c, &e);
+  else api_reply_error(x, &e);
 }
 
 /* Answers that http.c gives by itself wear the same clothes. */
@@ -32,16 +34,15 @@ static void on_fault(void *ctx, int status, const char *why, struct buf *body) {
 
 /* ---- calls ------------------------------------------------------------------------------------------------------------ */
 
-void serve_retry_after(const struct serve *s, struct http_exchange *x) {
+static void retry_after(const struct serve *s, struct http_exchange *x) {
   struct cygnet_stats stats;
   double step_ms;
-  size_t n = strlen(x->extra);
   threads_stats(s->threads, &stats, &step_ms);
-  snprintf(x->extra + n, sizeof x->extra - n, "Retry-After: %d\r\n", metrics_retry_s(s->metrics, stats.n_waiting));
+  http_add_header(x, "Retry-After: %d", metrics_retry_s(s->metrics, stats.n_waiting));
 }
 
 void serve_reply_busy(struct serve *s, struct http_exchange *x) {
-  serve_retry_after(s, x);
+  retry_after(s, x);
   serve_reply_error(x, 503, "busy", "%d requests are being served; try again later", s->n_calls);
 }
 
@@ -91,15 +92,23 @@ static const char *finish_of(const struct message *last) {
   if (last->kind == MESSAGE_GONE) return "gone";
   if (last->kind == MESSAGE_ERROR) return "error";
   if (last->kind == MESSAGE_REPLY) return "reply";
-  switch (last->finish) {
-  case CYGNET_FINISH_STOP: return "stop";
-  case CYGNET_FINISH_LENGTH: return "length";
-  case CYGNET_FINISH_ABORT: return "abort";
-  default: return "error";
-  }
+  return cygnet_finish_name(last->finish);
 }
 
-static void log_call(const struct call *c, const struct message *last) {
+/* Calls that generate nothing cost little to send: of them a second has only so many lines, as of other exchanges (http.h). */
+static bool has_line(struct serve *s, bool generated) {
+  int64_t second = clock_ns() / 1000000000;
+  if (second != s->log_second) {
+    if (s->log_dropped) log_line(LOG_INFO, "request", "%d more requests were answered", s->log_dropped);
+    s->log_second = second;
+    s->log_lines = s->log_dropped = 0;
+  }
+  if (generated || s->options.limits.log_lines <= 0 || s->log_lines++ < s->options.limits.log_lines) return true;
+  s->log_dropped++;
+  return false;
+}
+
+static void log_call(struct serve *s, const struct call *c, const struct message *last) {
   int64_t prompt = 0, cached = 0, completion = 0, first_ns = 0;
   char id[100], rid[100], ttft[32] = "-";
   for (int i = 0; i < c->n_choices; i++) {
@@ -110,6 +119,7 @@ static void log_call(const struct call *c, const struct message *last) {
     prompt += o->prompt_tokens;
     cached += o->cached_tokens;
   }
+  if (!has_line(s, first_ns != 0)) return;
   if (first_ns) snprintf(ttft, sizeof ttft, "%.1f", (double)(first_ns - c->arrived_ns) / 1e6);
   log_line(LOG_INFO, "request",
            "id=%s rid=%s api=%s status=%d prompt=%lld cached=%lld completion=%lld queue_ms=%.1f ttft_ms=%s total_ms=%.1f finish=%s",
@@ -124,7 +134,7 @@ static void call_done(struct serve *s, struct call *c, const struct message *las
   } else {
     bool aborted = c->status == 499 || last->kind == MESSAGE_GONE || last->finish == CYGNET_FINISH_ABORT;
     metrics_call_done(s->metrics, c, c->status, aborted);
-    if (s->options.log_requests) log_call(c, last);
+    if (s->options.log_requests) log_call(s, c, last);
   }
   if (c->prev) c->prev->next = c->next;
   else s->calls = c->next;
@@ -206,7 +216,7 @@ static void on_signal(void *ctx) { serve_stop(ctx); }
 static void answer(struct serve *s, struct call *c, const struct message *m) {
   int status = m->kind == MESSAGE_ERROR ? m->error.status : m->kind == MESSAGE_GONE ? 503 : 200;
   if (!c->sse) c->status = status; /* a stream has said 200 */
-  if (m->kind == MESSAGE_ERROR && status == 503 && !c->sse) serve_retry_after(s, c->x);
+  if (m->kind == MESSAGE_ERROR && status == 503 && !c->sse) retry_after(s, c->x);
   c->dialect->message(&s->api, c, m);
 }
 
@@ -233,12 +243,12 @@ static void on_messages(void *ctx) {
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
 
-static bool is_loopback(const char *host) { return !strncmp(host, "127.", 4) || !strcmp(host, "::1") || !strcmp(host, "localhost"); }
+bool serve_is_loopback(const char *host) { return !strncmp(host, "127.", 4) || !strcmp(host, "::1") || !strcmp(host, "localhost"); }
 
 static void api_init(struct api *a, const struct port *port, const struct serve_options *o) {
   a->port = *port;
   port->info(port->self, &a->info);
-  const char *name = o->model_name ? o->model_name : a->info.name;
+  const char *name = o->model_name && *o->model_name ? o->model_name : a->info.name;
   a->model = xstrdup(name && *name ? name : "default");
   buf_init(&a->model_json, 0);
   buf_json_escape(&a->model_json, a->model, strlen(a->model));
@@ -267,7 +277,7 @@ struct serve *serve_open(const struct port *port, const struct serve_options *o,
   if (s->options.prep_threads <= 0) s->options.prep_threads = 2;
   s->options.prep_threads = MIN(s->options.prep_threads, PREP_THREADS_MAX);
   if (s->options.api_key && !*s->options.api_key) s->options.api_key = NULL;
-  s->loopback_only = is_loopback(s->options.host);
+  s->loopback_only = serve_is_loopback(s->options.host);
   s->started_ns = clock_ns();
   atomic_init(&s->stops, 0);
   CHECK(pthread_mutex_init(&s->rid_mutex, NULL) == 0);

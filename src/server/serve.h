@@ -9,8 +9,9 @@
  * Rules
  *   1. Every error body is {"error":{"message","type","param","code"}}, whatever the route.
  *   2. With API keys every request needs "Authorization: Bearer KEY" (or "x-api-key: KEY", as Anthropic's clients send it), also for paths that do
- *      not exist. The chat page comes with the 401, holds no secret and asks for the key. Public: /health, /health_generate and /ping alone. With an admin key the routes that act on others
- *      (/flush_cache, /abort_request) want that one, and only that (403 for an API key); with an admin key alone the other routes are open.
+ *      not exist. The chat page comes with the 401, holds no secret and asks for the key. Public: /health, /health_generate and /ping alone. With an
+ *      admin key the routes that act on others (/flush_cache, /abort_request) want that one, and only that (403 for an API key); with an admin key
+ *      alone the other routes are open.
  *   3. No CORS header is sent unless cors_origin says so. A server that listens on a loopback address answers only to Host names that are IP
  *      addresses, localhost, or in allowed_hosts, so that a web page cannot reach it through a name of its own.
  *   4. POST wants Content-Type: application/json (which a web page of another origin cannot send unasked), unless it has no body and needs none. What
@@ -46,8 +47,10 @@ struct serve_options {                    /* zero = the value in brackets; strin
   const struct cygnet_sampling *sampling; /* [temperature 1] for what a request leaves out */
   const char *options_json;               /* [none] JSON object with the options the program was started with, for /server_info */
   struct http_limits limits;
-  bool quiet; /* no lines on stderr */
+  bool quiet; /* nothing on stderr but warnings */
 };
+
+bool serve_is_loopback(const char *host); /* nobody outside of this machine reaches it */
 
 /* Serves until SIGTERM or SIGINT. Returns 0, or -1 and *e when it cannot start. The engine is used by a thread of the server meanwhile. */
 int serve_run(struct cygnet *c, const struct serve_options *o, struct err *e);

@@ -36,6 +36,9 @@ struct serve {
   struct call *health_probe;   /* the one request in the house that is to prove that the engine lives; NULL: none */
   bool health_timer;
 
+  int64_t log_second; /* lines of this second about calls that generated nothing */
+  int log_lines, log_dropped;
+
   pthread_mutex_t rid_mutex; /* between an abort by rid and the preparation of what may bear it */
   struct abort_wish wishes[ABORT_WISHES];
   uint64_t n_wishes; /* since the start; wish i is at i % ABORT_WISHES */
@@ -47,13 +50,13 @@ void serve_reply_error(struct http_exchange *x, int status, const char *code, co
 
 /* 503 to a client that came when the house was full; Retry-After says when to come again. */
 void serve_reply_busy(struct serve *s, struct http_exchange *x);
-void serve_retry_after(const struct serve *s, struct http_exchange *x); /* the header alone */
 /* A call into the house; c->x may be NULL. */
 void serve_enter(struct serve *s, struct call *c);
 
 /* route.c */
 void route_head(void *serve, struct http_exchange *x);
 void route_request(void *serve, struct http_exchange *x);
+const struct dialect *route_dialect(const struct http_exchange *x); /* NULL: none, or answered at once */
 
 /* ops.c */
 void ops_health(struct serve *s, struct http_exchange *x);

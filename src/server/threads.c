@@ -11,7 +11,6 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/queue.h"
 
@@ -274,6 +273,7 @@ static void look_at_controls(struct threads *t, bool stop) {
       struct cygnet_stats now;
       t->port.stats(t->port.self, &now);
       if (t->port.flush(t->port.self) == 0) {
+        publish_stats(t);
         kind = MESSAGE_REPLY;
       } else if (clock_ns() >= c->control_deadline_ns) {
         api_error_set(&e, 400, "not_idle", NULL, "the cache was not flushed: %d requests are running and %d are waiting", now.n_running,
@@ -310,13 +310,13 @@ static void *engine_main(void *arg) {
     atomic_store(&t->step_started_ns, clock_ns());
     int busy = t->port.step(t->port.self);
     atomic_store(&t->step_started_ns, 0);
+    publish_stats(t); /* before the events: who has an answer does not find its request still running */
     struct cygnet_event ev;
     while (t->port.next_event(t->port.self, &ev)) {
       take_event(t, &ev);
       busy = 1;
     }
     look_at_controls(t, stop);
-    publish_stats(t);
     if (!busy) queue_wait(t->to_engine, t->active || t->controls || stop ? TURN_MS : -1);
   }
   atomic_store(&loop->done, true);

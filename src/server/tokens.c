@@ -1,15 +1,7 @@
 /* tokens.c — text ↔ tokens over HTTP: /tokenize, /detokenize, /apply-template. Answered by the prep thread alone. */
 #include <stdlib.h>
-#include <string.h>
 
-#include "base/mem.h"
 #include "server/translate.h"
-
-static void put_ids(struct buf *out, const int32_t *ids, size_t n) {
-  buf_putc(out, '[');
-  for (size_t i = 0; i < n; i++) buf_printf(out, i ? ",%d" : "%d", ids[i]);
-  buf_putc(out, ']');
-}
 
 /* ---- conversations ----------------------------------------------------------------------------------------------------------- */
 
@@ -47,7 +39,7 @@ static int prepare_apply_template(const struct api *a, struct call *c, const jso
   buf_puts(reply, "{\"prompt\":");
   api_put_string(reply, text ? text : "", text ? n : 0);
   buf_puts(reply, ",\"tokens\":");
-  put_ids(reply, prompt->ids, prompt->n_ids);
+  api_put_ids(reply, prompt->ids, prompt->n_ids);
   buf_putc(reply, '}');
   a->port.release(text);
   return 1;
@@ -68,7 +60,7 @@ static void put_encoded(struct params *p, const struct api *a, const json_t *tex
   if (p->failed) return;
   if (a->port.encode(a->port.self, json_string_value(text), json_string_length(text), how.special, how.bos, &found, &n) < 0)
     params_fail(p, "prompt", "the text could not be tokenised");
-  put_ids(ids, found, n);
+  api_put_ids(ids, found, n);
   buf_printf(counts, "%zu", n);
   a->port.release(found);
 }
@@ -107,7 +99,7 @@ static int prepare_tokenize(const struct api *a, struct call *c, const json_t *b
     tokenize_prompt(&p, a, how, &ids, &counts);
   } else {
     const struct job_prompt *found = render(&p, a, c);
-    if (found) put_ids(&ids, found->ids, found->n_ids);
+    if (found) api_put_ids(&ids, found->ids, found->n_ids);
     if (found) buf_printf(&counts, "%zu", found->n_ids);
   }
   if (!p.failed)

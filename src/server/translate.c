@@ -8,20 +8,21 @@
 
 #include "base/mem.h"
 
+bool translate_is_one(const char *word, const char *const *words) {
+  size_t i = 0;
+  while (word && words[i] && strcmp(word, words[i])) i++;
+  return word && words[i];
+}
+
 const char *translate_word(struct params *p, const char *key, const char *const *words) {
   const char *word = NULL;
   struct buf list;
   char shown[60];
   size_t n;
   if (!params_string(p, key, INT_MAX, &word, &n)) return NULL;
+  if (translate_is_one(word, words)) return word;
   buf_init(&list, 0);
-  for (size_t i = 0; words[i]; i++) {
-    if (!strcmp(word, words[i])) {
-      buf_free(&list);
-      return word;
-    }
-    buf_printf(&list, i ? ", \"%s\"" : "\"%s\"", words[i]);
-  }
+  for (size_t i = 0; words[i]; i++) buf_printf(&list, i ? ", \"%s\"" : "\"%s\"", words[i]);
   params_fail(p, key, "expected one of %s, found \"%s\"", buf_cstr(&list), str_escape(str_of(word, n), shown, sizeof shown));
   buf_free(&list);
   return NULL;
@@ -36,12 +37,6 @@ void translate_fail(struct params *p, const char *param, const char *fmt, ...) {
   va_end(args);
   p->failed = true;
   api_error_set(p->e, 400, "invalid_value", param, "%s", text);
-}
-
-void translate_missing(struct params *p, const char *key) {
-  if (p->failed) return;
-  p->failed = true;
-  api_error_set(p->e, 400, "missing_required_parameter", key, "%s: %s: expected, not found", p->where, key);
 }
 
 void translate_nest(struct api_error *e, const char *outer) {
@@ -81,8 +76,7 @@ static const char *const chat_only[] = {"messages",
                                         "return_prompt_token_ids"};
 
 static bool is_own(const struct translate_shape *shape, const char *name) {
-  for (size_t i = 0; shape->own[i]; i++)
-    if (!strcmp(shape->own[i], name)) return true;
+  if (translate_is_one(name, shape->own)) return true;
   for (size_t i = 0; i < ARRAY_LEN(shape->renames); i++)
     if (shape->renames[i].own && !strcmp(shape->renames[i].own, name)) return true;
   return false;
@@ -119,10 +113,8 @@ static json_t *content_part(struct params *p, const json_t *part, const char *pa
   char shown[60];
   json_t *text = json_object_get(part, "text");
   const char *type = json_string_value(json_object_get(part, "type"));
-  size_t k = 0;
-  while (type && types[k] && strcmp(types[k], type)) k++;
   if (!type) translate_fail(p, param, "%s[%zu]: expected an object with a type", path, i);
-  else if (!types[k])
+  else if (!translate_is_one(type, types))
     translate_fail(p, param, "%s[%zu].type: expected \"%s\", all that this model takes, found \"%s\"", path, i, types[0],
                    str_escape(str_c(type), shown, sizeof shown));
   else if (!json_is_string(text)) translate_fail(p, param, "%s[%zu].text: expected a string", path, i);

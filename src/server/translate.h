@@ -47,13 +47,13 @@ json_t *translate_content(struct params *p, const json_t *content, const char *p
 void translate_prepare(struct params *p, const struct api *a, struct call *c, struct translation *t);
 bool translate_too_long(const struct api_error *e); /* the prompt does not fit; c->job.prompts[0] has it all the same */
 
+bool translate_is_one(const char *word, const char *const *words); /* word may be NULL; words end in NULL */
 /* A string that is absent or one of the words (ends in NULL). Returns it, or NULL. */
 const char *translate_word(struct params *p, const char *key, const char *const *words);
 
-/* Errors: about a field, but with a place of its own in front; about one that has to be there; and inside an object: param "format" becomes
+/* Errors: about a field, but with a place of its own in front; and inside an object: param "format" becomes
  * "text.format". */
 void translate_fail(struct params *p, const char *param, const char *fmt, ...) PRINTF_LIKE(3, 4);
-void translate_missing(struct params *p, const char *key);
 void translate_nest(struct api_error *e, const char *outer);
 
 #endif

@@ -1,6 +1,7 @@
 /* t_digest.c — the two vectors of FIPS 180-4 that everybody knows. */
 #include "test.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/digest.h"

@@ -722,8 +722,8 @@ static void facts_and_text(void **state) {
   assert_true((double)estimate > 0.97 * (double)real && (double)estimate < 1.03 * (double)real);
   assert_int_equal(c->plan.kv_bytes, i.kv_bytes);
   assert_int_equal(i.prefix_cache, 1);
-  assert_int_equal(i.resume_points, 64);
-  assert_int_equal(i.graph_buckets, 10); /* 1 to 8, 12, 16 */
+  assert_int_equal(i.resume_points, 32);
+  assert_int_equal(i.graph_buckets, 14); /* 1 to 8, 12, 16 ... 32 */
 
   int32_t *ids;
   size_t n, n_text;

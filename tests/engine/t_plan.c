@@ -69,36 +69,46 @@ static void defaults(void **state) {
   assert_false(p.ctx_reduced);
   assert_int_equal(p.kv.page_tokens, 16);
   assert_int_equal(p.sched.chunk_tokens, 512);
-  assert_int_equal(p.sched.max_running, 16);
+  assert_int_equal(p.sched.max_running, 32);
   assert_int_equal(p.sched.max_queued, 1024);
   assert_string_equal(p.kv_type, "bf16");
   assert_int_equal(p.token_bytes[KV_FULL], 2 * 64 * 2); /* keys and values, 64 wide, 2 bytes */
   assert_int_equal(p.token_bytes[KV_SLIDING], 7 * 2 * 64 * 2);
-  assert_int_equal(p.kv.n_pages[KV_FULL], 16 * 1024 / 16);
-  /* windows of two pages, one for the cut, and one step: not sequences; and four windows each to go on from */
-  assert_int_equal(p.kv.n_pages[KV_SLIDING], 16 * (2 + 1) + 512 / 16 + 16 * 4 * 2);
-  assert_int_equal(p.n_resume, 64);
+  assert_int_equal(p.kv.n_pages[KV_FULL], 32 * 1024 / 16);
+  /* windows of two pages, one for the cut, and one step: not sequences; and a window each to go on from */
+  assert_int_equal(p.kv.n_pages[KV_SLIDING], 32 * (2 + 1) + 512 / 16 + 32 * 2);
+  assert_int_equal(p.n_resume, 32);
   assert_true(p.has_prefix_cache && p.has_graph && p.step_ms == 0);
   struct plan without = plan_of((struct cygnet_options){.disable_prefix_cache = 1, .disable_graph = 1, .step_ms = 50}, &config);
   check_plan(&without, &config);
-  assert_int_equal(without.kv.n_pages[KV_SLIDING], 16 * (2 + 1) + 512 / 16);
+  assert_int_equal(without.kv.n_pages[KV_SLIDING], 32 * (2 + 1) + 512 / 16);
   assert_int_equal(without.kv.n_pages[KV_FULL], p.kv.n_pages[KV_FULL]);
   assert_true(!without.has_prefix_cache && !without.has_graph && without.n_resume == 0 && without.step_ms == 50);
   assert_true(without.scratch_bytes < p.scratch_bytes);
 }
 
-/* Two steps and a window always fit in the sliding pool, if a sequence can be that long; whatever ratio is asked for. */
+/* Two steps and a window always fit in the sliding pool, if a sequence can be that long; a ratio that gives less is refused. */
 static void sliding_pool_has_a_least(void **state) {
   (void)state;
   for (int chunk = 8; chunk <= 512; chunk *= 4)
     for (int page = 1; page <= 64; page *= 8)
-      for (int ratio = 0; ratio < 2; ratio++) {
-        struct plan p = plan_of(
-            (struct cygnet_options){
-                .chunk_tokens = chunk, .page_tokens = page, .max_running = 1, .disable_prefix_cache = 1, .swa_full_ratio = ratio * 1e-6},
-            &config);
+      for (int ratio = 0; ratio <= 10; ratio++) {
+        struct cygnet_options o = {.threads = 1,
+                                   .chunk_tokens = chunk,
+                                   .page_tokens = page,
+                                   .max_running = 1,
+                                   .disable_prefix_cache = 1,
+                                   .swa_full_ratio = ratio / 10.0};
+        struct plan p;
+        struct err e = {0};
+        int least = MIN(2 * chunk + 8 + 2 * page, 1024);
+        if (plan_make(&p, &o, &config, weights, &e)) {
+          assert_non_null(strstr(e.msg, "--swa-full-tokens-ratio"));
+          assert_true(ratio > 0 && ratio / 10.0 * 1024 < least + page); /* the full pool has one sequence of 1024 */
+          continue;
+        }
         check_plan(&p, &config);
-        assert_true(p.kv.n_pages[KV_SLIDING] * page >= MIN(2 * chunk + 8 + 2 * page, 1024));
+        assert_true(p.kv.n_pages[KV_SLIDING] * page >= least);
       }
 }
 
@@ -235,13 +245,14 @@ static void kv_type_against_heads(void **state) {
 
 static void ratio_of_the_pools(void **state) {
   (void)state;
-  struct plan by_itself = plan_of((struct cygnet_options){.max_running = 2}, &config);
   struct plan half = plan_of((struct cygnet_options){.max_running = 2, .swa_full_ratio = 0.5}, &config);
   check_plan(&half, &config);
   assert_int_equal(half.kv.n_pages[KV_SLIDING], half.kv.n_pages[KV_FULL] / 2);
-  struct plan tiny = plan_of((struct cygnet_options){.max_running = 2, .swa_full_ratio = 1e-9}, &config);
-  check_plan(&tiny, &config); /* one sequence's need at least */
-  assert_true(tiny.kv.n_pages[KV_SLIDING] <= by_itself.kv.n_pages[KV_SLIDING]);
+  struct cygnet_options tiny = {.threads = 1, .max_running = 2, .swa_full_ratio = 1e-9};
+  struct plan p;
+  struct err e = {0};
+  assert_int_equal(plan_make(&p, &tiny, &config, weights, &e), -1);
+  assert_non_null(strstr(e.msg, "2048 tokens are 0, the sliding layers need 1024; raise it to 0.5000"));
 }
 
 static void models_of_one_kind(void **state) {
@@ -304,14 +315,14 @@ static void printed(void **state) {
   plan_print(&p, &config, &b);
   assert_true(p.lookup_bytes == 0 || strstr(buf_cstr(&b), "rows of the embedding")); /* packed by the vector kernels only */
   const char *says[] = {"weights",
-                        "8192 tokens full at 256 B",
+                        "16384 tokens full at 256 B",
                         "sliding at 1.8 KiB",
                         "bf16",
                         "of 1.0 GiB",
                         "512 tokens of the model's 1024",
                         "window 8",
-                        "16 running, 1024 waiting; 512 prompt tokens",
-                        "prefix cache       up to 8192 tokens, room to go on from 64 places when all run\n"};
+                        "32 running, 1024 waiting; 512 prompt tokens",
+                        "prefix cache       up to 16384 tokens, room to go on from 32 places when all run\n"};
   for (size_t i = 0; i < ARRAY_LEN(says); i++)
     if (!strstr(buf_cstr(&b), says[i])) fail_msg("\"%s\" does not say \"%s\"", buf_cstr(&b), says[i]);
   buf_free(&b);

@@ -369,7 +369,7 @@ static void ordinary_traffic(void **state) {
   o.page_tokens = 16;
   if (SPARSE == 1) traffic(o, n, bytes_for_tokens(o, 300));
   struct cygnet_options q = {.model = tiny(), .max_running = 3, .page_tokens = 8, .chunk_tokens = 32, .kv_type = "q8_0"};
-  traffic(q, 60, bytes_for_tokens(q, 150)); /* quantised keys, filled to the brim, windows turned over */
+  traffic(q, 60, bytes_for_tokens(q, 230)); /* quantised keys, filled to the brim, windows turned over */
 }
 
 /* ---- spaces, flush ------------------------------------------------------------------------------------------------------------------- */

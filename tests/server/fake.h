@@ -72,6 +72,7 @@ struct fake {
   atomic_int submits;   /* likewise */
   atomic_int n_flushes; /* likewise */
   atomic_int tokenise_ms;
+  atomic_int stats_ms; /* how long reading them takes */
 };
 
 static void fake_info(void *self, struct cygnet_info *out) {
@@ -371,10 +372,14 @@ static int fake_next_event(void *self, struct cygnet_event *ev) {
 
 static void fake_stats(void *self, struct cygnet_stats *out) {
   struct fake *f = self;
-  int n = 0;
+  int n = 0, ms = atomic_load(&f->stats_ms);
+  if (ms) usleep((unsigned)ms * 1000);
   for (int i = 0; i < FAKE_SLOTS; i++) n += f->slots[i].number != 0;
-  *out = (struct cygnet_stats){
-      .n_steps = f->n_steps, .n_finished = f->n_finished, .n_running = MIN(n, f->max_running), .n_waiting = MAX(n - f->max_running, 0)};
+  *out = (struct cygnet_stats){.n_steps = f->n_steps,
+                               .n_finished = f->n_finished,
+                               .n_running = MIN(n, f->max_running),
+                               .n_waiting = MAX(n - f->max_running, 0),
+                               .pool_full_cached_tokens = atomic_load(&f->n_flushes) ? 0 : 64};
 }
 
 static int fake_flush(void *self) {

@@ -366,9 +366,14 @@ static void log_asks(struct fixture *f) {
   client_sees_close(fd, 2000);
   close(fd);
 }
+static void log_probes(struct fixture *f) {
+  status_of(f->port, "GET", "/health", "");
+  status_of(f->port, "GET", "/ping", "");
+  status_of(f->port, "GET", "/metrics", "Authorization: Bearer sesame\r\n");
+}
 static void log_flood(struct fixture *f) {
   int fd = client_connect(f->port);
-  for (int i = 0; i < 500; i++) client_puts(fd, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  for (int i = 0; i < 500; i++) client_puts(fd, "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sesame\r\n\r\n");
   struct buf in;
   struct answer a;
   buf_init(&in, 0);
@@ -392,6 +397,9 @@ static void access_log(void **state) {
   assert_non_null(strstr(text, "- - status=400 "));
   assert_int_equal(count_of(text, " status="), 4);
   assert_true(!strstr(text, "sesame") && !strstr(text, "wrong-key") && !strstr(text, "secret") && !strchr(text, '\x1b'));
+  free(text);
+  text = stderr_of(f, log_probes);
+  assert_int_equal(count_of(text, "\n"), 0); /* all is well: nothing to say */
   free(text);
   text = stderr_of(f, log_flood);
   assert_in_range(count_of(text, " status="), 10, 80); /* 20 a second, in one second or a few */

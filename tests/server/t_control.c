@@ -100,6 +100,29 @@ static void flushes(void **state) {
   fixture_stop(f);
 }
 
+/* Who has an answer finds it in the counts, however slowly those are read. */
+static void counts_come_before_answers(void **state) {
+  (void)state;
+  struct fixture *f = fixture_start(NULL, 2, 16);
+  struct answer a;
+  atomic_store(&f->fake.stats_ms, 20);
+  for (int i = 1; i <= 5; i++) {
+    char wanted[40];
+    snprintf(wanted, sizeof wanted, "\"n_finished\":%d,", i);
+    assert_int_equal(status_of_post(f->port, "/v1/completions", "{\"prompt\":\"say:x\"}"), 200);
+    client_get(f->port, "/server_info", &a);
+    assert_non_null(strstr(buf_cstr(&a.body), wanted));
+    assert_non_null(strstr(buf_cstr(&a.body), "\"n_running\":0,\"n_waiting\":0,"));
+    assert_non_null(strstr(buf_cstr(&a.body), "\"full_cached_tokens\":64,"));
+    answer_free(&a);
+  }
+  assert_int_equal(status_of_get(f->port, "/flush_cache"), 200);
+  client_get(f->port, "/server_info", &a);
+  assert_non_null(strstr(buf_cstr(&a.body), "\"full_cached_tokens\":0,"));
+  answer_free(&a);
+  fixture_stop(f);
+}
+
 static void flush_nonsense(void **state) {
   (void)state;
   static const char *const queries[] = {"timeout=-1", "timeout=x", "timeout=", "timeout=1e99", "timeout=nan", "timeout=99999"};
@@ -466,6 +489,7 @@ static void facts(void **state) {
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(flushes),
+    cmocka_unit_test(counts_come_before_answers),
     cmocka_unit_test(flush_nonsense),
     cmocka_unit_test(flush_waits_quietly),
     cmocka_unit_test(proof_of_life),

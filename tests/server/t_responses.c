@@ -506,6 +506,28 @@ static void disconnects(void **state) {
   fixture_stop(f);
 }
 
+/* An ending says everything four times; who reads it as it comes is not too slow for that. */
+static void long_ending(void **state) {
+  (void)state;
+  struct serve_options o = {.limits = {.output_bytes = 200000}};
+  memset(&talk_fake, 0, sizeof talk_fake);
+  struct port port = fake_port(&talk_fake);
+  port.render = talk_render;
+  struct fixture *f = fixture_start_port(&port, &o, 0, 0);
+  struct buf body;
+  struct events s;
+  buf_init(&body, 0);
+  buf_puts(&body, "{\"include\":[\"message.output_text.logprobs\"],\"top_logprobs\":20,\"input\":\"say:");
+  for (int i = 0; i < 200; i++) buf_putc(&body, (char)('a' + i % 26));
+  buf_puts(&body, "\"}");
+  events_ask(f, PATH, buf_cstr(&body), &s);
+  events_order("long ending", &s, ORDER "response.completed");
+  assert_int_equal(json_array_size(value_at(s.data[s.n - 1], "response.output.0.content.0.logprobs")), 200);
+  events_free(&s);
+  buf_free(&body);
+  fixture_stop(f);
+}
+
 /* Aborted by its rid: what there is so far, with an end of its own. */
 static void aborts(void **state) {
   (void)state;
@@ -567,8 +589,8 @@ static void shutdown_in_stream(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(whole),  cmocka_unit_test(repeats),           cmocka_unit_test(streamed), cmocka_unit_test(stream_equals_whole),
-    cmocka_unit_test(ends),   cmocka_unit_test(logprobs),          cmocka_unit_test(samplers), cmocka_unit_test(conversations),
-    cmocka_unit_test(ranges), cmocka_unit_test(bad_inputs),        cmocka_unit_test(failures), cmocka_unit_test(disconnects),
-    cmocka_unit_test(aborts), cmocka_unit_test(shutdown_in_stream)};
+    cmocka_unit_test(whole),       cmocka_unit_test(repeats),    cmocka_unit_test(streamed),          cmocka_unit_test(stream_equals_whole),
+    cmocka_unit_test(ends),        cmocka_unit_test(logprobs),   cmocka_unit_test(samplers),          cmocka_unit_test(conversations),
+    cmocka_unit_test(ranges),      cmocka_unit_test(bad_inputs), cmocka_unit_test(failures),          cmocka_unit_test(disconnects),
+    cmocka_unit_test(long_ending), cmocka_unit_test(aborts),     cmocka_unit_test(shutdown_in_stream)};
 TEST_MAIN(tests)
