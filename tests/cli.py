@@ -567,7 +567,7 @@ def serve_with_keys_and_tls():
         check(ask("GET", "/health")[0] == 200 and ask("GET", "/v1/models")[0] == 401, "public or not")
         check(ask("GET", "/v1/models", Authorization="Bearer alpha")[0] == 200 and ask("GET", "/v1/models", x_api_key="beta")[0] == 200, "keys of the file")
         check(ask("POST", "/flush_cache", x_api_key="beta")[0] == 403 and ask("POST", "/flush_cache", x_api_key="boss")[0] == 200, "the admin's")
-        check(ask("GET", "/health", x_request_id="mine-1")[1]["x-request-id"] == "mine-1", "request id")
+        check(ask("GET", "/v1/models", x_api_key="alpha", x_request_id="mine-1")[1]["x-request-id"] == "mine-1", "request id")
         options = json.loads(ask("GET", "/server_info", x_api_key="alpha")[2])["options"]
         check(options["admin-api-key"] == "***" and "boss" not in json.dumps(options), options)
         srv.p.send_signal(signal.SIGTERM)

@@ -8,7 +8,7 @@
  * steps. Above that they grow together, as far as the budget goes, to
  *   full      max_running sequences of min(ctx, PLAN_TOKENS_EACH) tokens, or two of the longest
  *   sliding   max_running windows, and the prompt rows of one step: all that can be alive at once, however long the sequences are; and with
- *             a prefix cache PLAN_RESUME_EACH windows more per running request, of places to go on from
+ *             a prefix cache PLAN_RESUME_EACH windows more per running request and PLAN_RESUME_LEAST at least, of places to go on from
  * What nobody holds is the prefix cache's; it has no share of its own.
  *
  * Worst cases are counted that hardly ever come: logits of all places of a batch, every sampling thread's whole vocabulary. So the resident
@@ -33,7 +33,8 @@ enum {
   PLAN_CHUNK_MOST = 1 << 16,
   PLAN_RUNNING_MOST = 4096,
   PLAN_QUEUED_MOST = 1 << 20,
-  PLAN_RESUME_EACH = 1, /* windows of resume points per running request */
+  PLAN_RESUME_LEAST = 16, /* windows of resume points, whatever the number of requests: of one user's long chat */
+  PLAN_RESUME_EACH = 1,   /* windows of resume points per running request */
   PLAN_STEP_MS_MOST = 600000,
   PLAN_STEPS = 256,       /* sizes tried between least and best */
   PLAN_SAMPLE_BYTES = 40, /* per id of the vocabulary and sampling thread */
@@ -155,7 +156,7 @@ static void size_sliding(struct plan *p, const struct sizing *z, int64_t *least,
   *least = MAX(*least, (MIN(two_steps, p->ctx_tokens) + page - 1) / page);
   /* each window, the step's prompt rows, and one page for each place where those are cut */
   int64_t alive = (int64_t)running * (window + 1) + div_up(chunk, page);
-  *best = MAX(*least, alive + (p->has_prefix_cache ? (int64_t)running * PLAN_RESUME_EACH * window : 0));
+  *best = MAX(*least, alive + (p->has_prefix_cache ? (int64_t)MAX(running * PLAN_RESUME_EACH, PLAN_RESUME_LEAST) * window : 0));
 }
 
 /* How many windows there is room for beside all that can be alive at once. */
