@@ -89,6 +89,18 @@ void log_line(enum log_level level, const char *room, const char *fmt, ...) {
   errno = saved_errno;
 }
 
+bool log_has_room(struct log_limit *l, int per_second, const char *room) {
+  int64_t second = clock_ns() / 1000000000;
+  if (second != l->second) {
+    if (l->n_left_out) log_line(LOG_INFO, room, "%d more requests were answered", l->n_left_out);
+    *l = (struct log_limit){.second = second};
+  }
+  if (per_second <= 0) return true;
+  if (l->n_lines < per_second) return l->n_lines++, true;
+  l->n_left_out++;
+  return false;
+}
+
 void log_progress(const char *what, size_t done, size_t total) {
   if (!on_terminal()) return;
   bool finished = done >= total;

@@ -97,8 +97,7 @@ struct http_server {
   uint64_t turn; /* call backs of watchers so far: between two of them sockets are written to */
   bool no_keep_alive;
   uint64_t id_seed, id_count;
-  int64_t log_second; /* the access log's lines of this second */
-  int log_lines, log_dropped;
+  struct log_limit log_limit; /* of the access log */
 };
 
 static struct timeval timeval_of_ms(int ms) { return (struct timeval){ms / 1000, (ms % 1000) * 1000}; }
@@ -116,17 +115,7 @@ static void log_exchange(struct http_connection *c) {
   struct http_server *s = c->server;
   const struct http_exchange *x = &c->x;
   if (s->limits.log_lines <= 0 || x->user || x->no_line) return;
-  int64_t second = clock_ns() / 1000000000;
-  if (second != s->log_second) {
-    if (s->log_dropped) log_line(LOG_INFO, "http", "%d more requests were answered", s->log_dropped);
-    s->log_second = second;
-    s->log_lines = s->log_dropped = 0;
-  }
-  if (s->log_lines >= s->limits.log_lines) {
-    s->log_dropped++;
-    return;
-  }
-  s->log_lines++;
+  if (!log_has_room(&s->log_limit, s->limits.log_lines, "http")) return;
   char method[24], path[200];
   log_line(LOG_INFO, "http", "%s %s status=%d bytes=%zu ms=%.1f peer=%s id=%s",
            x->head.method.n ? str_escape(x->head.method, method, sizeof method) : "-",

@@ -95,19 +95,6 @@ static const char *finish_of(const struct message *last) {
   return cygnet_finish_name(last->finish);
 }
 
-/* Calls that generate nothing cost little to send: of them a second has only so many lines, as of other exchanges (http.h). */
-static bool has_line(struct serve *s, bool generated) {
-  int64_t second = clock_ns() / 1000000000;
-  if (second != s->log_second) {
-    if (s->log_dropped) log_line(LOG_INFO, "request", "%d more requests were answered", s->log_dropped);
-    s->log_second = second;
-    s->log_lines = s->log_dropped = 0;
-  }
-  if (generated || s->options.limits.log_lines <= 0 || s->log_lines++ < s->options.limits.log_lines) return true;
-  s->log_dropped++;
-  return false;
-}
-
 static void log_call(struct serve *s, const struct call *c, const struct message *last) {
   int64_t prompt = 0, cached = 0, completion = 0, first_ns = 0;
   char id[100], rid[100], ttft[32] = "-";
@@ -119,7 +106,8 @@ static void log_call(struct serve *s, const struct call *c, const struct message
     prompt += o->prompt_tokens;
     cached += o->cached_tokens;
   }
-  if (!has_line(s, first_ns != 0)) return;
+  /* calls that generate nothing cost little to send: of them a second has only so many lines, as of other exchanges (http.h) */
+  if (!log_has_room(&s->log_limit, first_ns ? 0 : s->options.limits.log_lines, "request")) return;
   if (first_ns) snprintf(ttft, sizeof ttft, "%.1f", (double)(first_ns - c->arrived_ns) / 1e6);
   log_line(LOG_INFO, "request",
            "id=%s rid=%s api=%s status=%d prompt=%lld cached=%lld completion=%lld queue_ms=%.1f ttft_ms=%s total_ms=%.1f finish=%s",

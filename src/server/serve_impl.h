@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "base/log.h"
 #include "server/api.h"
 #include "server/metrics.h"
 #include "server/serve.h"
@@ -36,8 +37,7 @@ struct serve {
   struct call *health_probe;   /* the one request in the house that is to prove that the engine lives; NULL: none */
   bool health_timer;
 
-  int64_t log_second; /* lines of this second about calls that generated nothing */
-  int log_lines, log_dropped;
+  struct log_limit log_limit; /* of lines about calls that generated nothing */
 
   pthread_mutex_t rid_mutex; /* between an abort by rid and the preparation of what may bear it */
   struct abort_wish wishes[ABORT_WISHES];
