@@ -46,21 +46,25 @@ struct cygnet_error {
 };
 
 struct cygnet_options {
-  const char *model;        /* GGUF file (first part of a split set), .safetensors file or folder. Required */
-  int threads;              /* 0: what the affinity mask and the cgroup allow */
-  int ctx_tokens;           /* longest sequence; 0: the model's own limit, or less if memory is short */
-  const char *kv_type;      /* "bf16" (default), "f16", "f32", "q8_0" */
-  const char *isa;          /* "auto" (default), "ref", "avx2", "avx512" */
-  const char *attn;         /* "cpu" (default), "ref" */
-  const char *backend;      /* "cpu" */
-  int page_tokens;          /* 1, 2, 4 ... 256; 0: 16 */
-  int chunk_tokens;         /* most prompt tokens in one step; 0: 512 */
-  int max_running;          /* requests computed at the same time; 0: 32 */
-  int max_queued;           /* requests waiting; 0: 1024; more are refused with 503 */
-  int step_ms;              /* aim for a step beside others who wait for tokens, or twice a decoding step; 4 times that alone; 0: no aim */
-  double swa_full_ratio;    /* tokens of the sliding pool per token of the full pool; 0: by itself */
-  size_t mem_bytes;         /* limit for weights, scratch and cache together; 0: what the machine has free */
-  double mem_fraction;      /* share of free memory that may be taken when mem_bytes is 0; 0: 0.8 */
+  const char *model;     /* GGUF file (first part of a split set), .safetensors file or folder. Required */
+  int threads;           /* 0: what the affinity mask and the cgroup allow */
+  int ctx_tokens;        /* longest sequence; 0: the model's own limit, or less if memory is short */
+  const char *kv_type;   /* "bf16" (default), "f16", "f32", "q8_0" */
+  const char *isa;       /* "auto" (default), "ref", "avx2", "avx512" */
+  const char *attn;      /* "cpu" (default), "ref" */
+  const char *backend;   /* "cpu" */
+  int page_tokens;       /* 1, 2, 4 ... 256; 0: 16 */
+  int chunk_tokens;      /* most prompt tokens in one step; 0: 512 */
+  int max_running;       /* requests computed at the same time; 0: 32 */
+  int max_queued;        /* requests waiting; 0: 1024; more are refused with 503 */
+  int step_ms;           /* aim for a step beside others who wait for tokens, or twice a decoding step; 4 times that alone; 0: no aim */
+  double swa_full_ratio; /* tokens of the sliding pool per token of the full pool; 0: by itself */
+  size_t mem_bytes;      /* limit for weights, scratch and cache together; 0: what the machine has free */
+  double mem_fraction;   /* share of free memory that may be taken when mem_bytes is 0; 0: 0.8 */
+  const char *
+      chat_template; /* "auto" (default): the file's, if it is known, else the family's; "gemma3", "gemma4-large", "gemma4-small", "llama32v" */
+  const char *quant; /* NULL: weights as in the file; "q8_0", "q4_0": bf16, f16 and f32 matrices are quantised while they are loaded */
+  int draft_tokens; /* most tokens that are guessed ahead of a decoding request from its own text and checked in one step; 0: 8; -1: none */
   int disable_prefix_cache; /* nothing is reused between requests */
   int disable_graph;        /* every step is prepared anew */
   int take_memory;          /* all memory is taken from the system at once, not when it is first used: for servers */
@@ -76,6 +80,8 @@ CYGNET_API const char *cygnet_version(void);
 
 struct cygnet_info { /* strings live as long as the struct cygnet */
   const char *name, *architecture, *format, *isa, *kv_type, *chat_family;
+  const char *chat_template;   /* the one that is rendered: "gemma4-small" */
+  int chat_thinks, chat_tools; /* conversations may ask for thoughts; have a place for tools */
   int vocab, hidden, n_layers, n_layers_sliding;
   int ctx_tokens, ctx_tokens_model, window_tokens;
   int threads, page_tokens, chunk_tokens, max_running;
@@ -109,9 +115,50 @@ CYGNET_API char *cygnet_decode(const struct cygnet *c, const int32_t *ids, size_
  * spelling, ids outside the vocabulary nothing (NULL, *n = 0). */
 CYGNET_API const char *cygnet_piece(const struct cygnet *c, int32_t id, size_t *n);
 /* Ids of a conversation; 0, or -1 and *e. messages and tools are JSON in OpenAI form; tools and options may be NULL. options is a JSON object:
- * add_generation_prompt (true), continue_final_message (false), enable_thinking. *ids is owned; *text (may be NULL) is owned. */
+ * add_generation_prompt (true), continue_final_message (false), enable_thinking (false), preserve_thinking (false), tools_in_user_message (true), date.
+ * *ids is owned; *text (may be NULL) is owned. *thought (may be NULL): whether the prompt ends inside a thought. */
 CYGNET_API int cygnet_render(const struct cygnet *c, const char *messages_json, const char *tools_json, const char *options_json,
-                             int32_t **ids, size_t *n_ids, char **text, struct cygnet_error *e);
+                             int32_t **ids, size_t *n_ids, char **text, int *thought, struct cygnet_error *e);
+
+/* ---- answers that must have a form ------------------------------------------------------------------------------------------ */
+
+enum cygnet_grammar_kind {
+  CYGNET_GRAMMAR_JSON_SCHEMA, /* text: a JSON schema; {} is any value, {"type": "object"} any object */
+  CYGNET_GRAMMAR_REGEX,       /* the whole answer matches */
+  CYGNET_GRAMMAR_EBNF,        /* GBNF, or EBNF with ::= */
+  CYGNET_GRAMMAR_TOOLS        /* text: {"tools": [...], "choice": "auto" | "none" | "required" | {"name": NAME}, "parallel": bool} */
+};
+struct cygnet_grammar;
+/* Any thread. Compiled ones are kept for a while, so asking again for the same costs little. Owned: cygnet_grammar_free. NULL and *e (400, names the
+ * keyword or place): what cannot be enforced is refused. */
+CYGNET_API struct cygnet_grammar *cygnet_grammar_new(const struct cygnet *c, enum cygnet_grammar_kind kind, const char *text, size_t n_text,
+                                                     struct cygnet_error *e);
+CYGNET_API void cygnet_grammar_free(struct cygnet_grammar *g); /* requests that use it keep it alive; NULL is fine */
+
+/* Takes an answer apart while it is written. From any one thread at a time. */
+enum cygnet_part_kind { CYGNET_PART_CONTENT, CYGNET_PART_REASONING, CYGNET_PART_CALL };
+struct cygnet_part {
+  enum cygnet_part_kind kind;
+  const char
+      *text; /* content, reasoning, or a call's arguments (a JSON object); n_text bytes, not NUL terminated, valid during the callback */
+  size_t n_text;
+  const char *name; /* of a call's function */
+  size_t n_name;
+  int index; /* of the call */
+};
+struct cygnet_mark { /* a control token between two bytes of text */
+  size_t at;
+  int32_t id;
+};
+struct cygnet_parser;
+/* names: functions on offer (NULL, 0: none, so nothing is a call); in_thought as cygnet_render said. Owned: cygnet_parser_free. */
+CYGNET_API struct cygnet_parser *cygnet_parser_new(const struct cygnet *c, const char *const *names, int n_names, int in_thought,
+                                                   void (*fn)(void *ctx, const struct cygnet_part *part), void *ctx);
+CYGNET_API void cygnet_parser_free(struct cygnet_parser *p);
+/* Text of an event and its marks. */
+CYGNET_API void cygnet_parser_push(struct cygnet_parser *p, const char *text, size_t n_text, const struct cygnet_mark *marks,
+                                   size_t n_marks);
+CYGNET_API void cygnet_parser_finish(struct cygnet_parser *p);
 
 /* ---- requests ------------------------------------------------------------------------------------------------------------- */
 
@@ -135,6 +182,12 @@ struct cygnet_sampling {     /* zero = the value in brackets */
   size_t n_bias;
 };
 
+enum cygnet_thoughts {
+  CYGNET_THOUGHTS_FREE, /* the grammar, if there is one, covers the whole answer; a budget counts in thoughts that the model opens */
+  CYGNET_THOUGHTS_MAY,  /* the answer may begin with a thought, which the grammar does not cover */
+  CYGNET_THOUGHTS_OPEN  /* the prompt ended inside a thought: the grammar begins after it */
+};
+
 struct cygnet_request {
   const int32_t *prompt; /* taken as they are: no BOS is added */
   size_t n_prompt;       /* >= 1 */
@@ -144,10 +197,14 @@ struct cygnet_request {
   size_t n_stop;
   const int32_t *stop_ids; /* beside the model's own end-of-generation ids */
   size_t n_stop_ids;
-  int keep_stop;          /* the stop string or token stays in the output */
-  int ignore_eos;         /* the model's own end ids do not end it */
-  int show_special;       /* control tokens appear in the text */
-  int logprobs;           /* 0 = none, 1 + N = the sampled token's and the N best (N <= 20) */
+  int keep_stop;    /* the stop string or token stays in the output */
+  int ignore_eos;   /* the model's own end ids do not end it */
+  int show_special; /* control tokens appear in the text */
+  int marks;        /* control tokens come as marks beside the text. Stop strings never reach across one. Not with show_special */
+  const struct cygnet_grammar *grammar; /* what the answer must be; NULL: anything */
+  int thoughts;                         /* enum cygnet_thoughts */
+  int thinking_budget;                  /* 0: no limit, else 1 + the most tokens of thoughts; then the thought is closed for the model */
+  int logprobs;                         /* 0 = none, 1 + N = the sampled token's and the N best (N <= 20) */
   int prompt_logprobs;    /* 0 = none, 1 + K = those of prompt tokens K .. n_prompt-1, too, each given all before it; with `logprobs` */
   int priority;           /* higher first */
   const char *cache_salt; /* prompts with different salts share nothing in the prefix cache, not even its timing; NULL = the common one */
@@ -195,6 +252,8 @@ struct cygnet_event { /* pointers are valid until the next call on the same stru
   void *user;
   const char *text; /* new text, complete UTF-8, NUL terminated */
   size_t n_text;
+  const struct cygnet_mark *marks; /* in ascending order of `at`, 0 .. n_text */
+  size_t n_marks;
   const struct cygnet_token *tokens; /* new tokens; a token may come before its text; an id that ends the request only with keep_stop */
   size_t n_tokens;
   /* with prompt_logprobs: in the first event, all at once. The very first token of a prompt has nothing before it: logprob NaN, n_top 0 */
@@ -206,6 +265,7 @@ struct cygnet_event { /* pointers are valid until the next call on the same stru
   struct cygnet_error error;
   uint64_t seed;
   /* usage so far */
+  int reasoning_tokens;                                /* of completion_tokens, those inside thoughts, their control tokens included */
   int prompt_tokens, cached_tokens, completion_tokens; /* a token that ended it is counted, shown or not; cached <= prompt */
   int n_retractions;
   /* timings in ms: waiting, prompt, generation */
@@ -226,6 +286,8 @@ struct cygnet_stats {
   uint64_t cached_tokens;   /* of those, taken from the prefix cache */
   uint64_t computed_tokens; /* prompt rows computed, those again after a retraction included */
   uint64_t generated_tokens;
+  uint64_t drafted_tokens, accepted_tokens; /* guessed ahead and computed; of those, what the model then said */
+  uint64_t forced_tokens;                   /* of generated_tokens, those that a grammar left no choice about */
   /* prompt tokens that were computed although their beginning was known, by reason */
   uint64_t lost_window_tokens; /* the prefix is known, but the sliding window before its end was given up */
   uint64_t lost_wanted_tokens; /* the request wants the logits of its prompt */

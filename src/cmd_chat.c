@@ -49,7 +49,7 @@ static int answer(struct chat *h) {
   int32_t *ids = NULL;
   size_t n = 0;
   char *json = json_dumps(h->messages, 0);
-  int bad = cygnet_render(h->c, json, NULL, NULL, &ids, &n, NULL, &e);
+  int bad = cygnet_render(h->c, json, NULL, NULL, &ids, &n, NULL, NULL, &e);
   free(json);
   if (bad) return command_fail_public(&e);
   struct cygnet_request r = {.prompt = ids,

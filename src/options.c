@@ -7,6 +7,8 @@
 
 static const char *const kv_types[] = {"bf16", "f16", "f32", "q8_0"};
 static const char *const isas[] = {"auto", "ref", "avx2", "avx512"};
+static const char *const templates[] = {"auto", "gemma3", "gemma4", "gemma4-large", "gemma4-small", "llama32v"};
+static const char *const quants[] = {NULL, "q8_0", "q4_0"};
 static const char *const attns[] = {"cpu", "ref"};
 static const char *const backends[] = {"cpu"};
 
@@ -24,10 +26,19 @@ static const struct opt rows[] = {
      .offset = AT(chat_template),
      .commands = CMD_CHAT | CMD_SERVE | CMD_RENDER,
      .value = "FAMILY",
-     .choices = "auto|gemma3",
+     .choices = "auto|gemma3|gemma4|gemma4-large|gemma4-small|llama32v",
      .dflt = "auto",
      .group = "Model",
-     .help = "whose way to write conversations; auto is the model's own family"},
+     .help = "whose way to write conversations; auto is the file's own template, if it is a known one, else that of the model's family"},
+    {.name = "quant",
+     .kind = OPT_CHOICE,
+     .offset = AT(quant),
+     .commands = CMD_RUNS | CMD_INSPECT,
+     .value = "TYPE",
+     .choices = "none|q8_0|q4_0",
+     .dflt = "none",
+     .group = "Model",
+     .help = "quantise matrices of plain numbers (bf16, f16, f32) while they are loaded; the output matrix stays at q8_0"},
 
     {.name = "threads",
      .letter = 't',
@@ -173,6 +184,17 @@ static const struct opt rows[] = {
      .commands = CMD_RUNS,
      .group = "Engine",
      .help = "prepare every step anew instead of replaying recorded ones"},
+    {.name = "draft",
+     .alias = "speculative-num-draft-tokens",
+     .kind = OPT_INT,
+     .offset = AT(draft),
+     .commands = CMD_RUNS,
+     .value = "N",
+     .lo = -1,
+     .hi = 64,
+     .group = "Engine",
+     .help =
+         "most tokens guessed ahead from what a conversation already says, checked in one step; answers stay the same; 0 = by itself, -1 = none"},
 
     {.name = "n",
      .alias = "max-tokens",
@@ -561,6 +583,9 @@ void options_engine(const struct options *o, struct cygnet_options *out) {
                                  .ctx_tokens = (int)o->ctx,
                                  .kv_type = kv_types[o->kv_type],
                                  .isa = isas[o->isa],
+                                 .chat_template = templates[o->chat_template],
+                                 .quant = quants[o->quant],
+                                 .draft_tokens = (int)o->draft,
                                  .attn = attns[o->attn],
                                  .backend = backends[o->backend],
                                  .page_tokens = (int)o->page_size,

@@ -25,9 +25,9 @@ enum command {
 struct options {
   /* model */
   const char *model;
-  int chat_template; /* choice; one family so far, so auto and gemma3 are the same */
+  int chat_template, quant; /* choices */
   /* engine */
-  int64_t threads, ctx, page_size, chunk, max_running, max_queued;
+  int64_t threads, ctx, page_size, chunk, max_running, max_queued, draft;
   int kv_type, isa, attn, backend; /* choices, indices into the table's lists */
   double swa_ratio, mem_fraction;
   size_t mem;

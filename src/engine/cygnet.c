@@ -1,4 +1,4 @@
-/* cygnet.c — the public functions over engine.h: error form, facts, text. */
+/* cygnet.c — the public functions over engine.h: error form, facts, requests. What concerns text is in cygnet_text.c. */
 #include "cygnet.h"
 
 #include <stdlib.h>
@@ -47,6 +47,9 @@ void cygnet_info(const struct cygnet *c, struct cygnet_info *out) {
                               .isa = m->dev->kern->name,
                               .kv_type = p->kv_type,
                               .chat_family = chat_family_name(tok_family(c->tok)),
+                              .chat_template = chat_template_name(c->chat_template),
+                              .chat_thinks = chat_has_thinking(c->chat_template),
+                              .chat_tools = chat_has_tools(c->chat_template),
                               .vocab = c->config.vocab,
                               .hidden = c->config.hidden,
                               .n_layers = c->config.n_layers,
@@ -109,90 +112,6 @@ void cygnet_stats(const struct cygnet *c, struct cygnet_stats *out) {
   out->evicted_sliding_tokens = tree.n_evicted[KV_SLIDING] * (uint64_t)page;
   out->n_resume_points = tree.n_resume_points;
   out->n_fork_joins = workers_runs(c->model->dev->workers);
-}
-
-/* ---- text ----------------------------------------------------------------------------------------------------------------- */
-
-static void give_ids(struct tok_ids *from, int32_t **ids, size_t *n_ids) {
-  *n_ids = from->n;
-  *ids = from->v ? from->v : xcalloc(1, sizeof **ids); /* never NULL */
-}
-
-int cygnet_encode(const struct cygnet *c, const char *text, size_t n_text, int special, int bos, int32_t **ids, size_t *n_ids) {
-  if (n_text > TOK_TEXT_BYTES_MAX) return -1;
-  struct tok_ids out = {0};
-  tok_encode(c->tok, str_of(text, n_text), special != 0, bos != 0, &out);
-  give_ids(&out, ids, n_ids);
-  return 0;
-}
-
-char *cygnet_decode(const struct cygnet *c, const int32_t *ids, size_t n_ids, int skip_special, size_t *n_text) {
-  struct buf text;
-  buf_init(&text, 0);
-  tok_decode(c->tok, ids, n_ids, skip_special != 0, &text);
-  return buf_take(&text, n_text);
-}
-
-const char *cygnet_piece(const struct cygnet *c, int32_t id, size_t *n) {
-  struct str piece = tok_piece(c->tok, id);
-  *n = piece.n;
-  return piece.p;
-}
-
-static int read_chat_options(const json_t *json, struct chat_options *o, struct err *e) {
-  bool opens_turn = true;
-  if (!json) return 0;
-  if (!json_is_object(json)) return err_set(e, ERR_BAD_INPUT, "options: expected an object");
-  const struct {
-    const char *name;
-    bool *value;
-  } known[] = {{"add_generation_prompt", &opens_turn},
-               {"continue_final_message", &o->continue_final_message},
-               {"enable_thinking", &o->enable_thinking}};
-  size_t n_known = 0;
-  for (size_t i = 0; i < ARRAY_LEN(known); i++) {
-    if (json_get_bool(json, known[i].name, known[i].value, "options", e) < 0) return -1;
-    n_known += json_object_get(json, known[i].name) != NULL;
-  }
-  if (n_known != json_object_size(json))
-    return err_set(e, ERR_BAD_INPUT, "options: expected add_generation_prompt, continue_final_message and enable_thinking only");
-  o->no_generation_prompt = !opens_turn;
-  return 0;
-}
-
-static json_t *load_argument(const char *text, const char *what, struct err *e) {
-  return json_load_text(text, strlen(text), true, what, e);
-}
-
-int cygnet_render(const struct cygnet *c, const char *messages_json, const char *tools_json, const char *options_json, int32_t **ids,
-                  size_t *n_ids, char **text, struct cygnet_error *e) {
-  struct err err = {0};
-  json_t *messages = NULL, *tools = NULL, *options = NULL;
-  struct chat_options o = {0};
-  struct chat_rendered rendered = {0};
-  int rc = -1;
-  if (!(messages = load_argument(messages_json, "messages", &err))) goto done;
-  if (tools_json && !(tools = load_argument(tools_json, "tools", &err))) goto done;
-  if (options_json && !(options = load_argument(options_json, "options", &err))) goto done;
-  if (read_chat_options(options, &o, &err)) goto done;
-  if (chat_render(c->tok, messages, tools, &o, &rendered, &err)) goto done;
-  struct tok_ids out = {0};
-  chat_ids(c->tok, &rendered, &out);
-  give_ids(&out, ids, n_ids);
-  if (text) {
-    struct buf b;
-    buf_init(&b, 0);
-    chat_text(c->tok, &rendered, &b);
-    *text = buf_take(&b, NULL);
-  }
-  rc = 0;
-done:
-  chat_rendered_free(&rendered);
-  json_decref(messages);
-  json_decref(tools);
-  json_decref(options);
-  if (rc) cygnet_error_set(e, &err);
-  return rc;
 }
 
 /* ---- requests ---------------------------------------------------------------------------------------------------------------- */

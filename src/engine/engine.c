@@ -19,6 +19,21 @@ static struct tokenizer *open_tokenizer(const struct cygnet *c, const char *path
   return g ? tok_from_gguf(g, e) : tok_open(path, e);
 }
 
+/* Asked for by name, else what the file's own template is, else the family's. */
+static int choose_template(struct cygnet *c, const char *name, struct err *e) {
+  bool exact = false;
+  enum chat_template asked = CHAT_AUTO;
+  if (name && !chat_template_by_name(name, &asked))
+    return err_set(e, ERR_BAD_INPUT, "chat_template: expected auto, gemma3, gemma4-large, gemma4-small or llama32v, found \"%s\"", name);
+  struct str text = tok_chat_template(c->tok);
+  enum chat_template own = text.n ? chat_template_find(text, &exact) : CHAT_AUTO, family = chat_template_default(c->tok, c->config.ple > 0);
+  c->chat_template = asked != CHAT_AUTO ? asked : own != CHAT_AUTO ? own : family;
+  if (text.n && asked == CHAT_AUTO && !exact)
+    log_line(LOG_WARN, "engine", "the model's chat template is not a known one: conversations are written as %s does (--chat-template)",
+             chat_template_name(c->chat_template));
+  return 0;
+}
+
 /* What the model's own files call an end; the tokenizer family's when they say nothing. */
 static void set_limits(struct cygnet *c) {
   struct request_limits *l = &c->limits;
@@ -82,7 +97,8 @@ struct cygnet *engine_open(const struct cygnet_options *o, struct err *e) {
   c->weights = weights_open(o->model, &c->config, e);
   if (!c->weights) goto fail;
   c->tok = open_tokenizer(c, o->model, e);
-  if (!c->tok) goto fail;
+  if (!c->tok || choose_template(c, o->chat_template, e)) goto fail;
+  c->grammars = grammar_cache_new(c->tok);
   if (plan_make(&c->plan, o, &c->config, c->weights, e)) goto fail;
   if (open_cache(c, e)) goto fail;
   c->model = model_open(&c->config, c->weights, &c->plan.model, e);
@@ -128,6 +144,7 @@ void engine_close(struct cygnet *c) {
   radix_delete(c->radix);
   model_close(c->model);
   kv_delete(c->kv);
+  grammar_cache_delete(c->grammars);
   tok_close(c->tok);
   weights_close(c->weights);
   free(c);

@@ -2,6 +2,11 @@
  *
  *   engine_step:  sched_next → copies → batch_build → graph_forward → commit → per out row: sample → token, stop, detok → events
  *
+ * Drafts: a decoding request may have several rows in a step: its last token and what it probably says next (draft.h). Each row is sampled as if it
+ * were alone, with the state that the tokens before it lead to; the first one that differs from the guess ends it, and only what was confirmed is
+ * committed. So tokens and their log-probabilities are those of one row at a time, to the bit. Tokens that a grammar leaves no choice about are taken
+ * without asking the model and computed together with the next one.
+ *
  * Pace: with step_ms set, the time per prompt row and per decoding step is measured, and the scheduler's chunk_rows and beside_rows follow
  * from it. Results never depend on it.
  *
@@ -15,6 +20,7 @@
 #include "engine/graph.h"
 #include "engine/sched.h"
 #include "text/chat.h"
+#include "text/grammar.h"
 
 /* ---- batch.c: fill a batch from picks ---------------------------------------------------------------------------------- */
 
@@ -76,6 +82,8 @@ struct cygnet {
   struct weights *weights;
   struct model_config config;
   struct tokenizer *tok;
+  enum chat_template chat_template;
+  struct grammar_cache *grammars;
   struct plan plan;
   struct model *model;
   struct kv *kv;
@@ -111,7 +119,7 @@ bool engine_flush(struct cygnet *c); /* false: busy */
 /* Every invariant of requests, scheduler and cache. For tests and debug builds: takes memory. */
 bool engine_check(const struct cygnet *c, struct err *e);
 
-/* ---- cygnet.c ------------------------------------------------------------------------------------------------------------ */
+/* ---- cygnet.c, cygnet_text.c ------------------------------------------------------------------------------------------------------------ */
 
 /* The public form of an error; to may be NULL. */
 void cygnet_error_set(struct cygnet_error *to, const struct err *from);

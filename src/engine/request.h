@@ -21,9 +21,18 @@
 #include "files/config.h"
 #include "kv/radix.h"
 #include "text/detok.h"
+#include "text/grammar.h"
 #include "text/stop.h"
 
 enum { REQUEST_STOP_IDS_MAX = 256 };
+
+/* Which tokens of an answer are thoughts: between a family's opening and closing token. While they last the grammar waits. */
+struct thoughts {
+  enum cygnet_thoughts kind;
+  int32_t open_id, close_id; /* -1: the family has none */
+  bool open, over;           /* inside one now; the answer has begun, so that the grammar holds */
+  int n_tokens, n_max;       /* so far, their control tokens included; -1 = no limit: then the next token is close_id */
+};
 
 enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_DONE };
 
@@ -45,8 +54,11 @@ struct request {
   uint64_t leader;          /* a follower's memo (sched.h 2): number of the request that it follows, 0 = none, */
   int n_shared;             /* and how many tokens both begin with */
 
-  struct sample_state sampling; /* its stop_ids are every id that ends the request: the caller's and, unless ignore_eos, the model's */
+  struct sample_state sampling;  /* its stop_ids are every id that ends the request: the caller's and, unless ignore_eos, the model's */
+  struct grammar_state *grammar; /* where the answer is in what it must be; NULL = anything; owned */
+  struct thoughts thoughts;
   bool keep_stop;
+  bool marks; /* control tokens leave as marks */
   struct detok detok;
   struct stop *stop; /* NULL = no stop strings; owned */
 
@@ -65,6 +77,8 @@ struct request {
   struct request *next_ready; /* queue of requests with an event */
   bool is_ready;
   struct buf text;
+  struct cygnet_mark *marks_new; /* [n_marks], owned */
+  int n_marks, marks_cap;
   struct cygnet_token *new_tokens; /* [n_new_tokens], owned; their `top` is set when they are handed out */
   struct cygnet_logprob *new_top;  /* [n_new_tokens, top_max], owned */
   int top_max;                     /* alternatives per token: 0 .. SAMPLE_TOP_MAX */

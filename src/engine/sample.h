@@ -5,6 +5,7 @@
  *        frequency, presence   x -= count * frequency + (count > 0) * presence     counts of *generated* tokens, never of the prompt
  *        min_tokens            x = -inf for stop ids until that many tokens were generated
  *        repetition            x = x < 0 ? x * r : x / r                           for every id generated before
+ *        allowed               x = -inf for ids that the grammar does not allow
  *        bias                  x += bias; -100 bans (x = -inf)
  *        suppressed            x = -inf                                            last, so that nothing brings such an id back
  *        temperature           weight = exp((x - max) / temperature)
@@ -66,6 +67,7 @@ struct sample_count {
 /* One request's side of sampling; owned by the request, survives its retraction. */
 struct sample_state {
   struct sample_params params; /* checked; its lists are owned copies */
+  const uint32_t *allowed; /* one bit per id, borrowed, of the grammar for this one token; NULL = all. What it bans comes back by nothing */
   int n_generated;
   int n_ids;                /* different ids among them; counted only when a penalty asks for it */
   int ids_max;              /* 0 = no penalty */

@@ -17,6 +17,8 @@ enum layer_kind { LAYER_FULL, LAYER_SLIDING, LAYER_CROSS };
 enum {
   CONFIG_LAYERS_MAX = 256,
   CONFIG_EOS_MAX = 8,
+  CONFIG_SUPPRESSED_MAX = 16,
+  CONFIG_EXPERTS_MAX = 1024,
   CONFIG_VOCAB_MAX = 1 << 20,
   CONFIG_HIDDEN_MAX = 65536,
   CONFIG_FFN_MAX = 1 << 20,
@@ -26,18 +28,21 @@ enum {
 };
 
 struct rope_config {
-  double theta;   /* rope_theta / rope_parameters.*.rope_theta | rope.freq_base, rope.freq_base_swa */
-  double factor;  /* linear scaling: angles are divided by it; 1 = none. rope_scaling.factor | rope.scaling.factor (full layers only) */
-  double rotated; /* share of head_dim that rotates, 1 = all */
+  double theta;  /* rope_theta / rope_parameters.*.rope_theta | rope.freq_base, rope.freq_base_swa */
+  double factor; /* linear scaling: angles are divided by it; 1 = none. rope_scaling.factor | rope.scaling.factor (full layers only) */
+  double
+      rotated; /* share of head_dim that rotates, 1 = all: the first int(rotated * head_dim / 2) pairs. partial_rotary_factor | rope_freqs.weight */
 };
 
 struct layer_config {
   enum layer_kind kind; /* layer_types[l], or from the period | attention.sliding_window_pattern, or period 6 */
   int n_q;              /* num_attention_heads | attention.head_count */
   int n_kv;             /* num_key_value_heads | attention.head_count_kv (scalar or array) */
-  int head_dim;         /* head_dim | attention.key_length */
+  int head_dim;         /* head_dim, global_head_dim | attention.key_length, .key_length_swa */
   int ffn;              /* intermediate_size | feed_forward_length (scalar or array) */
-  int kv_donor;         /* layer whose keys and values this one reads; itself when it owns some */
+  int kv_donor; /* layer whose keys and values this one reads; itself when it owns some: the last layer of its kind before the sharing ones.
+                           num_kv_shared_layers | attention.shared_kv_layers */
+  bool v_from_k; /* no value projection: values are the raw keys, normed. attention_k_eq_v on full layers | no attn_v tensor */
 };
 
 struct model_config {
@@ -59,6 +64,15 @@ struct model_config {
   int32_t bos, pad;            /* -1 = none */
   int32_t eos[CONFIG_EOS_MAX]; /* end-of-generation ids: eos_token_id of generation_config/config | the family's own (1, 106 for Gemma 3) */
   int n_eos;
+  /* Gemma 4; 0 = none of it */
+  int ple;            /* width of the per-layer embeddings. hidden_size_per_layer_input | embedding_length_per_layer_input */
+  int ple_vocab;      /* their rows. vocab_size_per_layer_input | rows of per_layer_token_embd */
+  int n_experts;      /* num_experts where enable_moe_block | expert_count: router and experts beside the dense product in every layer */
+  int n_experts_used; /* top_k_experts | expert_used_count */
+  int expert_ffn;     /* moe_intermediate_size | expert_feed_forward_length */
+  int32_t suppressed
+      [CONFIG_SUPPRESSED_MAX]; /* ids that are never sampled. suppress_tokens of generation_config | tokenizer.ggml.suppress_tokens */
+  int n_suppressed;
   struct layer_config layers[CONFIG_LAYERS_MAX];
 };
 

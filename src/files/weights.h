@@ -7,6 +7,9 @@
  *   model.gguf: tensor blk.3.attn_k.weight: expected [1024, 2560], file has [512, 2560]
  *   model-00002-of-00003.gguf: expected part 2 of 3 beside the first part, no such file
  *
+ * A fused attn_qkv is looked up by its parts' names (rows q, then k, then v). Keys and values of layers that read a donor's may be there or not; they
+ * are never fetched and not reported.
+ *
  * Data is borrowed from the mapped files and lives until weights_close.
  */
 #ifndef CYGNET_WEIGHTS_H
@@ -32,6 +35,11 @@ void weights_close(struct weights *w);
 /* rows 0 = a vector of cols elements. Any supported float or quantised dtype. */
 int weights_get(struct weights *w, const char *name, int64_t rows, int64_t cols, struct weight_view *out, struct err *e);
 bool weights_has(const struct weights *w, const char *name);
+/* One matrix of one expert, however the file keeps them: ffn_gate_up_exps [E, 2 ffn, hidden] (gate rows first), ffn_gate_exps and ffn_up_exps
+ * [E, ffn, hidden], ffn_down_exps [E, hidden, ffn], or a tensor for each expert. */
+enum weights_expert { EXPERT_GATE, EXPERT_UP, EXPERT_DOWN };
+int weights_get_expert(struct weights *w, int layer, enum weights_expert which, int expert, int64_t rows, int64_t cols,
+                       struct weight_view *out, struct err *e);
 /* A vector as float32 (converted; add 1 where config.norm_plus_one and the name ends in norm.weight). out holds cols floats. */
 int weights_get_vector(struct weights *w, const char *name, int64_t cols, float *out, struct err *e);
 

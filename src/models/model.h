@@ -7,6 +7,7 @@
  *
  * Taps: every intermediate has a name and a layer number; tests compare them with golden values and name the first that differs.
  * Names, in order: "embed"; per layer "attn_norm" "q" "k" "v" (after norm and rope) "attn" "attn_out" "ffn_norm" "ffn" "layer_out"; "final_norm" "logits".
+ * Gemma 4 adds "per_layer_inputs" after "embed" and, in layers with experts, "mlp" "router_logits" "experts" before "ffn".
  */
 #ifndef CYGNET_MODEL_H
 #define CYGNET_MODEL_H
@@ -24,6 +25,9 @@ struct model_plan { /* sizes decided by the engine before anything is loaded */
   int rows_max; /* rows of a batch */
   int out_max;  /* rows whose logits may be wanted in one batch */
   int seqs_max, tokens_max;
+  enum dtype
+      quant;  /* F32 (0) = as in the file; Q8_0, Q4_0: matrices of plain numbers are quantised while they are packed (the head and what is
+                       looked up beside it: Q8_0 at least) */
   bool quiet; /* no progress on stderr while weights are packed */
 };
 
@@ -74,6 +78,6 @@ size_t model_scratch_bytes(const struct model_config *c, const struct model_plan
   } while (0)
 void model_tap(struct model *m, const char *name, int layer, const struct tensor *x);
 
-extern const struct model_ops model_gemma3_ops;
+extern const struct model_ops model_gemma3_ops, model_gemma4_ops;
 
 #endif

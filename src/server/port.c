@@ -11,7 +11,7 @@ static char *port_decode(void *self, const int32_t *ids, size_t n_ids, int skip_
 static const char *port_piece(void *self, int32_t id, size_t *n) { return cygnet_piece(self, id, n); }
 static int port_render(void *self, const char *messages, const char *tools, const char *options, int32_t **ids, size_t *n_ids,
                        struct cygnet_error *e) {
-  return cygnet_render(self, messages, tools, options, ids, n_ids, NULL, e);
+  return cygnet_render(self, messages, tools, options, ids, n_ids, NULL, NULL, e);
 }
 static uint64_t port_submit(void *self, const struct cygnet_request *r, struct cygnet_error *e) { return cygnet_submit(self, r, e); }
 static void port_abort(void *self, uint64_t request) { cygnet_abort(self, request); }

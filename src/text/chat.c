@@ -222,7 +222,30 @@ void chat_text(const struct tokenizer *t, const struct chat_rendered *r, struct 
   }
 }
 
-bool chat_template_known(enum tok_family family, struct str text) {
+enum chat_template chat_template_find(struct str text, bool *exact) {
   while (text.n && text.p[text.n - 1] == '\n') text.n--;
-  return family == TOK_GEMMA3 && text.n == 1531 && hash_bytes(text.p, text.n, 0) == 0xd19b6ff3a49deea5u;
+  *exact = text.n == 1531 && hash_bytes(text.p, text.n, 0) == 0xd19b6ff3a49deea5u;
+  return *exact ? CHAT_GEMMA3 : CHAT_AUTO;
 }
+
+enum chat_template chat_template_default(const struct tokenizer *t, bool small) {
+  switch (tok_family(t)) {
+  case TOK_GEMMA4: return small ? CHAT_GEMMA4_SMALL : CHAT_GEMMA4_LARGE;
+  case TOK_LLAMA3: return CHAT_LLAMA32V;
+  case TOK_GEMMA3: break;
+  }
+  return CHAT_GEMMA3;
+}
+
+static const char *const template_names[CHAT_TEMPLATES] = {"auto", "gemma3", "gemma4-large", "gemma4-small", "llama32v"};
+const char *chat_template_name(enum chat_template t) { return template_names[t]; }
+bool chat_template_by_name(const char *name, enum chat_template *t) {
+  for (size_t i = 0; i < CHAT_TEMPLATES; i++)
+    if (!strcmp(template_names[i], name)) {
+      *t = (enum chat_template)i;
+      return true;
+    }
+  return false;
+}
+bool chat_has_thinking(enum chat_template t) { return t == CHAT_GEMMA4_LARGE || t == CHAT_GEMMA4_SMALL; }
+bool chat_has_tools(enum chat_template t) { return t != CHAT_GEMMA3; }

@@ -3,7 +3,7 @@
  * A renderer writes segments: control tokens as ids, everything between two control tokens (user text included) as one string that is encoded
  * with special = false. So a user who types "<end_of_turn>" gets those characters, never that token.
  * The renderers are written by hand per family and proven equal to the released templates on the golden conversations.
- * A template in a file is recognised by a hash of its text, only to warn when it is not the one that is rendered here.
+ * A template in a file is recognised by a hash of its text: it says which of a family's templates to follow, and an unknown one is reported.
  * A vocabulary without a family's turn markers (test models) gets their spelling as text, as its own tokenizer would read the template.
  */
 #ifndef CYGNET_CHAT_H
@@ -12,10 +12,32 @@
 #include "files/json.h"
 #include "text/tok.h"
 
+enum chat_template {
+  CHAT_AUTO, /* the default of the tokenizer's family */
+  CHAT_GEMMA3,
+  CHAT_GEMMA4_LARGE, /* 12B, 26B-A4B, 31B */
+  CHAT_GEMMA4_SMALL, /* E2B, E4B: no empty thought in front of an answer without thinking */
+  CHAT_LLAMA32V,
+  CHAT_TEMPLATES
+};
+const char *chat_template_name(enum chat_template t);                /* "auto", "gemma3", "gemma4-large", "gemma4-small", "llama32v" */
+bool chat_template_by_name(const char *name, enum chat_template *t); /* also "gemma4" and "llama3.2"; false: no such one */
+/* By the text of a file's template: CHAT_AUTO = none that is known. *exact: its output is what chat_render writes; false for older releases. */
+enum chat_template chat_template_find(struct str text, bool *exact);
+/* What CHAT_AUTO means for a tokenizer; small: a model with per-layer embeddings. */
+enum chat_template chat_template_default(const struct tokenizer *t, bool small);
+/* What a template knows. */
+bool chat_has_thinking(enum chat_template t);
+bool chat_has_tools(enum chat_template t);
+
 struct chat_options {
+  enum chat_template template;
   bool no_generation_prompt;   /* leave out the opening of the model's turn */
   bool continue_final_message; /* the last message is left open */
   bool enable_thinking;        /* families that know it */
+  bool preserve_thinking;      /* Gemma 4: thoughts of earlier tool calls stay in the history */
+  bool tools_in_system;        /* Llama: tools_in_user_message = false */
+  const char *date;            /* Llama: "26 Jul 2024" written for this day, YYYY-MM-DD; NULL = today */
   bool allow_media;            /* pictures become the family's placeholder token; without it they are refused */
 };
 
@@ -28,6 +50,7 @@ struct chat_segment {
 struct chat_rendered {
   struct chat_segment *segments;
   int n_segments;
+  bool in_thought; /* the prompt ends inside a thought: the answer goes on with reasoning */
 };
 
 /* messages: OpenAI form, JSON array of {"role", "content": string | parts}. Errors (ERR_BAD_INPUT) name the offending message:
@@ -36,9 +59,6 @@ struct chat_rendered {
 int chat_render(const struct tokenizer *t, const json_t *messages, const json_t *tools, const struct chat_options *o,
                 struct chat_rendered *out, struct err *e);
 void chat_rendered_free(struct chat_rendered *r);
-
-/* Whether the text of a chat template is the released one that chat_render stands for. */
-bool chat_template_known(enum tok_family family, struct str text);
 
 /* Ids of the segments (safe ids), and the text as the template prints it. */
 void chat_ids(const struct tokenizer *t, const struct chat_rendered *r, struct tok_ids *out);

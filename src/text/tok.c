@@ -79,6 +79,11 @@ static struct str text_form(struct str text, struct buf *scratch) {
   return str_of(scratch->data, scratch->len);
 }
 
+struct str tok_chat_template(const struct tokenizer *t) {
+  (void)t;
+  return (struct str){0};
+}
+
 int32_t tok_find(const struct tokenizer *t, const char *spelling) {
   struct str s = str_c(spelling);
   int byte = vocab_byte_spelling(s);

@@ -13,7 +13,8 @@
  *   4. bos = true gives exactly one BOS in front, also when the ids already begin with it.
  *   5. A tokenizer is immutable after opening and may be used from many threads.
  *
- * Algorithms: SentencePiece BPE by score with byte fallback (Gemma 3).
+ * Algorithms: SentencePiece BPE by score with byte fallback (Gemma 3); BPE by rank of merges with byte fallback (Gemma 4); pre-split words, then BPE
+ * by rank over bytes (Llama 3, pretok.c).
  */
 #ifndef CYGNET_TOK_H
 #define CYGNET_TOK_H
@@ -51,8 +52,10 @@ void tok_encode(const struct tokenizer *t, struct str text, bool special, bool b
 enum tok_family tok_family(const struct tokenizer *t);
 int tok_vocab(const struct tokenizer *t); /* number of ids; a model may have more rows */
 bool tok_is_control(const struct tokenizer *t, int32_t id);
-int32_t tok_bos(const struct tokenizer *t);                        /* -1 = none */
-const int32_t *tok_eog(const struct tokenizer *t, int *n);         /* end-of-generation ids of the family: Gemma 3: 1, 106 */
+int32_t tok_bos(const struct tokenizer *t);                /* -1 = none */
+const int32_t *tok_eog(const struct tokenizer *t, int *n); /* end-of-generation ids of the family: Gemma 3: 1, 106 */
+/* Text of the chat template that came with it: tokenizer.chat_template, chat_template.jinja or tokenizer_config.json beside it; empty = none. */
+struct str tok_chat_template(const struct tokenizer *t);
 int32_t tok_find(const struct tokenizer *t, const char *spelling); /* control or ordinary piece by its spelling; -1 = none */
 
 /* Bytes of one id as they stand in text: U+2581 is a blank, a byte piece its byte, a control token its spelling.

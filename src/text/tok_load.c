@@ -144,10 +144,6 @@ struct tokenizer *tok_from_gguf(const struct gguf *g, struct err *e) {
     tok_close(t);
     return NULL;
   }
-  struct str template = {0};
-  if (gguf_str(g, "tokenizer.chat_template", &template, NULL) > 0 && !chat_template_known(family, template))
-    log_line(LOG_WARN, "text", "%s: its chat template is not the released one of %s, conversations are written as the released one does",
-             where, family_info(family)->name);
   return t;
 }
 

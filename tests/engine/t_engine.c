@@ -743,22 +743,22 @@ static void facts_and_text(void **state) {
 
   struct cygnet_error e;
   const char *hello = "[{\"role\": \"user\", \"content\": \"hi\"}]";
-  assert_int_equal(cygnet_render(c, hello, NULL, "{\"add_generation_prompt\": false}", &ids, &n, &text, &e), 0);
+  assert_int_equal(cygnet_render(c, hello, NULL, "{\"add_generation_prompt\": false}", &ids, &n, &text, NULL, &e), 0);
   assert_true(n > 3 && ids[0] == 2 && strstr(text, "hi"));
   assert_null(strstr(text, "model"));
   cygnet_free(ids);
   cygnet_free(text);
-  assert_int_equal(cygnet_render(c, hello, NULL, NULL, &ids, &n, &text, NULL), 0);
+  assert_int_equal(cygnet_render(c, hello, NULL, NULL, &ids, &n, &text, NULL, NULL), 0);
   assert_non_null(strstr(text, "model"));
   cygnet_free(ids);
   cygnet_free(text);
-  assert_int_equal(cygnet_render(c, hello, NULL, NULL, &ids, &n, NULL, NULL), 0);
+  assert_int_equal(cygnet_render(c, hello, NULL, NULL, &ids, &n, NULL, NULL, NULL), 0);
   cygnet_free(ids);
   const char *bad[][2] = {
       {"[", NULL}, {hello, "[]"}, {hello, "{\"add_generation_prompt\": 1}"}, {hello, "{\"think\": true}"}, {"{}", NULL}};
   for (size_t k = 0; k < ARRAY_LEN(bad); k++) {
     memset(&e, 0, sizeof e);
-    assert_int_equal(cygnet_render(c, bad[k][0], NULL, bad[k][1], &ids, &n, &text, &e), -1);
+    assert_int_equal(cygnet_render(c, bad[k][0], NULL, bad[k][1], &ids, &n, &text, NULL, &e), -1);
     assert_int_equal(e.status, 400);
     assert_true(strlen(e.message) > 5);
   }
