@@ -30,6 +30,8 @@ part "format" make -s format-check
 part "build" make -s -j"$jobs" all
 need_sample_model
 need_clients
+step "vocabularies of Gemma 4 and Llama 3"
+python3 tools/vocab.py || echo "going on without: the tests that use them are left out"
 part "every test, optimised" make -s -j"$jobs" test
 part "AddressSanitizer and UndefinedBehaviorSanitizer" make -s -j"$jobs" MODE=asan test
 part "ThreadSanitizer: engine and server" make -s -j"$jobs" tsan
@@ -40,6 +42,7 @@ part "every option" python3 tests/options.py
 part "abuse over HTTP" python3 tests/abuse.py
 part "chat page in Chromium" python3 tests/page.py
 part "other people's clients" "$PYTHON" tests/clients.py
+part "tools, thinking and schemas" "$PYTHON" tests/tools.py
 part "several servers behind one address" "$PYTHON" tests/scale.py
 
 echo "$passed passed, $failed failed"

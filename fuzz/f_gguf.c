@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   static struct model_config c;
   if (gguf_open(&g, &m, &e) == 0) {
     touch(&g);
-    if (config_from_gguf(&c, &g, &e) == 0) CHECK(c.n_layers > 0 && c.vocab > 0);
+    if (config_from_gguf(&c, &g, &e) == 0) CHECK(c.n_layers > 0 && c.vocab > 0 && c.rope_full.rotated > 0 && c.rope_full.rotated <= 1);
     else CHECK(e.msg[0]);
   } else {
     CHECK(e.msg[0]);

@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   struct err e = {0};
   round_trip(n ? text : "", n_first);
   if (config_from_json(&c, n ? text : "", n_first, nul ? nul + 1 : NULL, nul ? n - n_first - 1 : 0, "config.json", &e) == 0)
-    CHECK(c.n_layers > 0 && c.n_eos >= 0 && c.n_eos <= CONFIG_EOS_MAX);
+    CHECK(c.n_layers > 0 && c.n_eos >= 0 && c.n_eos <= CONFIG_EOS_MAX && c.n_suppressed <= CONFIG_SUPPRESSED_MAX);
   else CHECK(e.msg[0]);
   return 0;
 }

@@ -19,6 +19,7 @@ static void on_interrupt(int sig) {
 static const char help_text[] = "  /help          this list\n"
                                 "  /new           forget the conversation\n"
                                 "  /undo          take back the last question and its answer\n"
+                                "  /think         let the model think before it answers, or no longer\n"
                                 "  /system TEXT   instructions before the conversation; starts anew\n"
                                 "  /quit          end (or Ctrl-D)\n"
                                 "  a line that ends in \\ goes on in the next; Ctrl-C stops an answer\n";
@@ -28,7 +29,7 @@ struct chat {
   const struct options *o;
   json_t *messages;
   char *system;
-  bool terminal;
+  bool terminal, thinks; /* thoughts are asked for */
 };
 
 static void say(json_t *messages, const char *role, const char *text, size_t n) {
@@ -43,28 +44,39 @@ static void start_anew(struct chat *h) {
   if (h->system && h->system[0]) say(h->messages, "system", h->system, strlen(h->system));
 }
 
-/* One answer, streamed; appended to the conversation. Returns 0, or an exit status after printing why. */
-static int answer(struct chat *h) {
-  struct cygnet_error e = {0};
-  int32_t *ids = NULL;
-  size_t n = 0;
-  char *json = json_dumps(h->messages, 0);
-  int bad = cygnet_render(h->c, json, NULL, NULL, &ids, &n, NULL, NULL, &e);
-  free(json);
-  if (bad) return command_fail_public(&e);
-  struct cygnet_request r = {.prompt = ids,
-                             .n_prompt = n,
-                             .max_tokens = h->o->n >= 0 ? (int)h->o->n : -1,
-                             .stop = (const char *const *)h->o->stop.v,
-                             .n_stop = (size_t)h->o->stop.n,
-                             .ignore_eos = h->o->ignore_eos};
-  options_sampling(h->o, CMD_CHAT, &r.sampling);
-  uint64_t number = cygnet_submit(h->c, &r, &e);
-  cygnet_free(ids);
-  if (!number) return command_fail_public(&e);
+/* An answer on its way to the terminal: thoughts dimmed where there is one, left out elsewhere. */
+struct shown {
+  const struct chat *h;
+  struct buf answer; /* for the conversation: thoughts are not part of it */
+  bool dim;
+};
 
-  struct buf text;
-  buf_init(&text, 0);
+static void set_dim(struct shown *s, bool dim) {
+  if (s->dim == dim) return;
+  s->dim = dim;
+  if (s->h->terminal) fputs(dim ? "\033[2m" : "\033[0m\n", stdout);
+}
+
+static void show_part(void *ctx, const struct cygnet_part *part) {
+  struct shown *s = ctx;
+  bool thought = part->kind == CYGNET_PART_REASONING;
+  if (part->n_text == 0) return;
+  if (!thought) buf_append(&s->answer, part->text, part->n_text);
+  if (thought && !s->h->terminal) return;
+  set_dim(s, thought);
+  fwrite(part->text, 1, part->n_text, stdout);
+  fflush(stdout);
+}
+
+static int render(struct chat *h, int32_t **ids, size_t *n, int *in_thought, struct cygnet_error *e) {
+  char *json = json_dumps(h->messages, 0);
+  int bad = cygnet_render(h->c, json, NULL, h->thinks ? "{\"enable_thinking\": true}" : NULL, ids, n, NULL, in_thought, e);
+  free(json);
+  return bad;
+}
+
+/* Steps until the answer is over or was stopped. Returns 0, or an exit status after printing why. */
+static int stream(struct chat *h, uint64_t number, struct cygnet_parser *parser) {
   struct cygnet_event ev = {0};
   bool done = false, aborted = false;
   int status = 0;
@@ -76,20 +88,48 @@ static int answer(struct chat *h) {
     int busy = cygnet_step(h->c), events = 0;
     while (cygnet_next_event(h->c, &ev)) {
       events++;
-      fwrite(ev.text, 1, ev.n_text, stdout);
-      fflush(stdout);
-      buf_append(&text, ev.text, ev.n_text);
+      cygnet_parser_push(parser, ev.text, ev.n_text, ev.marks, ev.n_marks);
       if (ev.finish) done = true;
       if (ev.finish == CYGNET_FINISH_ERROR) status = command_fail_public(&ev.error);
       if (ev.finish == CYGNET_FINISH_LENGTH && h->terminal) fprintf(stderr, "\n[the answer reached its limit]");
     }
     if (!busy && !events && !done) break;
   }
-  putchar('\n');
-  if (aborted && h->terminal) fprintf(stderr, "[stopped]\n");
+  cygnet_parser_finish(parser);
+  if (aborted && h->terminal) fprintf(stderr, "\n[stopped]");
   interrupted = 0;
-  say(h->messages, "assistant", buf_cstr(&text), text.len);
-  buf_free(&text);
+  return status;
+}
+
+/* One answer, streamed; appended to the conversation. Returns 0, or an exit status after printing why. */
+static int answer(struct chat *h) {
+  struct cygnet_error e = {0};
+  int32_t *ids = NULL;
+  size_t n = 0;
+  int in_thought = 0;
+  if (render(h, &ids, &n, &in_thought, &e)) return command_fail_public(&e);
+  struct cygnet_request r = {.prompt = ids,
+                             .n_prompt = n,
+                             .max_tokens = h->o->n >= 0 ? (int)h->o->n : -1,
+                             .stop = (const char *const *)h->o->stop.v,
+                             .n_stop = (size_t)h->o->stop.n,
+                             .ignore_eos = h->o->ignore_eos,
+                             .marks = 1,
+                             .thoughts = in_thought ? CYGNET_THOUGHTS_OPEN : CYGNET_THOUGHTS_FREE};
+  options_sampling(h->o, CMD_CHAT, &r.sampling);
+  uint64_t number = cygnet_submit(h->c, &r, &e);
+  cygnet_free(ids);
+  if (!number) return command_fail_public(&e);
+
+  struct shown shown = {.h = h};
+  buf_init(&shown.answer, 0);
+  struct cygnet_parser *parser = cygnet_parser_new(h->c, NULL, 0, in_thought, show_part, &shown);
+  int status = stream(h, number, parser);
+  cygnet_parser_free(parser);
+  set_dim(&shown, false);
+  putchar('\n');
+  say(h->messages, "assistant", buf_cstr(&shown.answer), shown.answer.len);
+  buf_free(&shown.answer);
   return status;
 }
 
@@ -133,10 +173,18 @@ static char *read_message(const struct chat *h) {
   return buf_take(&b, &n);
 }
 
+static void switch_thinking(struct chat *h) {
+  struct cygnet_info info;
+  cygnet_info(h->c, &info);
+  h->thinks = !h->thinks && info.chat_thinks;
+  fprintf(stderr, "%s\n", h->thinks ? "thinks before it answers" : info.chat_thinks ? "answers at once" : "this model knows no thoughts");
+}
+
 /* True when the program should end. */
 static bool command(struct chat *h, const char *text) {
   if (!strcmp(text, "/quit") || !strcmp(text, "/exit")) return true;
   if (!strcmp(text, "/new")) start_anew(h);
+  else if (!strcmp(text, "/think")) switch_thinking(h);
   else if (!strcmp(text, "/undo")) {
     size_t n = json_array_size(h->messages), keep = h->system && h->system[0] ? 1 : 0;
     for (int i = 0; i < 2 && n > keep; i++) json_array_remove(h->messages, --n);
@@ -191,6 +239,7 @@ int cmd_chat(const struct options *o) {
   struct sigaction act = {.sa_handler = on_interrupt}; /* no SA_RESTART: reading a line ends */
   sigaction(SIGINT, &act, NULL);
   h.messages = json_array();
+  h.thinks = o->think;
   h.system = o->system ? strdup(o->system) : NULL;
   start_anew(&h);
   status = converse(&h);

@@ -32,21 +32,72 @@ static size_t parameters(const struct weights *w) {
   return sum;
 }
 
+static bool same_layer(const struct layer_config *a, const struct layer_config *b) {
+  return a->kind == b->kind && a->n_q == b->n_q && a->n_kv == b->n_kv && a->head_dim == b->head_dim && a->ffn == b->ffn &&
+         a->v_from_k == b->v_from_k;
+}
+
+/* Do two layers belong to one line of the table: alike, and both with keys of their own or both with those of the same layer. */
+static bool same_line(const struct model_config *c, int a, int b) {
+  const struct layer_config *x = &c->layers[a], *y = &c->layers[b];
+  bool own = x->kv_donor == a;
+  return same_layer(x, y) && own == (y->kv_donor == b) && (own || x->kv_donor == y->kv_donor);
+}
+
+/* Numbers of the layers like this one: "0-4 6-10". */
+static void put_numbers(struct buf *b, const struct model_config *c, int like) {
+  for (int l = like, last; l < c->n_layers; l = last + 1) {
+    for (last = l; last + 1 < c->n_layers && same_line(c, like, last + 1);) last++;
+    if (!same_line(c, like, l)) {
+      last = l;
+      continue;
+    }
+    buf_printf(b, " %d", l);
+    if (last > l) buf_printf(b, "-%d", last);
+  }
+}
+
+static void print_layers(const struct model_config *c) {
+  int n_sliding = 0, n_own = 0;
+  for (int l = 0; l < c->n_layers; l++) {
+    n_sliding += c->layers[l].kind == LAYER_SLIDING;
+    n_own += c->layers[l].kv_donor == l;
+  }
+  printf("  layers          %d: %d sliding (window %d tokens), %d full", c->n_layers, n_sliding, c->window_tokens, c->n_layers - n_sliding);
+  if (n_own < c->n_layers) printf("; %d have keys and values of their own", n_own);
+  printf("\n");
+  for (int l = 0; l < c->n_layers; l++) {
+    bool first = true;
+    for (int k = 0; k < l && first; k++) first = !same_line(c, k, l);
+    if (!first) continue;
+    const struct layer_config *y = &c->layers[l];
+    struct buf b;
+    buf_init(&b, 0);
+    buf_printf(&b, "    %-8s %d query heads, %d key/value, size %d, ffn %d", y->kind == LAYER_SLIDING ? "sliding" : "full", y->n_q, y->n_kv,
+               y->head_dim, y->ffn);
+    if (y->kv_donor != l) buf_printf(&b, ", keys and values of layer %d", y->kv_donor);
+    if (y->v_from_k) buf_printf(&b, ", values are the keys");
+    buf_printf(&b, ":");
+    put_numbers(&b, c, l);
+    puts(buf_cstr(&b));
+    buf_free(&b);
+  }
+  if (c->n_experts) printf("  experts         %d in each layer, %d for a token, ffn %d\n", c->n_experts, c->n_experts_used, c->expert_ffn);
+  if (c->ple) printf("  per-layer input %d wide, looked up for %d tokens\n", c->ple, c->ple_vocab);
+}
+
 static void print_text(const struct model_config *c, const struct weights *w, const struct plan *p, bool verbose) {
   struct type_total totals[DTYPE_COUNT] = {0};
   by_type(w, totals);
   char human[32];
-  int n_sliding = 0;
-  for (int l = 0; l < c->n_layers; l++) n_sliding += c->layers[l].kind == LAYER_SLIDING;
   printf("%s\n", c->name);
   printf("  architecture    %s, %s\n", c->architecture, weights_format(w));
-  printf("  parameters      %.3f billion in %zu tensors, %s\n", (double)parameters(w) / 1e9, weights_count(w),
+  double n = (double)parameters(w);
+  bool small = n < 1e8;
+  printf("  parameters      %.3f %s in %zu tensors, %s\n", n / (small ? 1e6 : 1e9), small ? "million" : "billion", weights_count(w),
          mem_human(weights_total_bytes(w), human));
-  printf("  layers          %d: %d sliding (window %d tokens), %d full\n", c->n_layers, n_sliding, c->window_tokens,
-         c->n_layers - n_sliding);
   printf("  hidden          %d, vocabulary %d, context %d tokens\n", c->hidden, c->vocab, c->ctx_tokens);
-  const struct layer_config *y = &c->layers[0];
-  printf("  first layer     %d query heads, %d key/value heads, head size %d, ffn %d\n", y->n_q, y->n_kv, y->head_dim, y->ffn);
+  print_layers(c);
   printf("  tensors\n");
   for (int t = 1; t < DTYPE_COUNT; t++)
     if (totals[t].n) printf("    %-8s %5zu   %s\n", dtype_info((enum dtype)t)->name, totals[t].n, mem_human(totals[t].bytes, human));
@@ -82,8 +133,9 @@ static void print_json(const struct model_config *c, const struct weights *w, co
   json_t *layers = json_array();
   for (int l = 0; l < c->n_layers; l++) {
     const struct layer_config *y = &c->layers[l];
-    json_array_append_new(layers, json_pack("{s:s, s:i, s:i, s:i, s:i}", "kind", y->kind == LAYER_SLIDING ? "sliding" : "full", "n_q",
-                                            y->n_q, "n_kv", y->n_kv, "head_dim", y->head_dim, "ffn", y->ffn));
+    json_array_append_new(layers, json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:b}", "kind", y->kind == LAYER_SLIDING ? "sliding" : "full",
+                                            "n_q", y->n_q, "n_kv", y->n_kv, "head_dim", y->head_dim, "ffn", y->ffn, "kv_donor", y->kv_donor,
+                                            "v_from_k", (int)y->v_from_k));
   }
   json_t *o = json_pack("{s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:{s:i, s:I, s:I, s:I, s:I, s:I, s:i, s:i}}",
                         "name", c->name, "architecture", c->architecture, "format", weights_format(w), "parameters",
@@ -93,6 +145,8 @@ static void print_json(const struct model_config *c, const struct weights *w, co
                         (json_int_t)p->weight_bytes, "lookup_bytes", (json_int_t)p->lookup_bytes, "kv_bytes", (json_int_t)p->kv_bytes,
                         "scratch_bytes", (json_int_t)p->scratch_bytes, "budget_bytes", (json_int_t)p->budget_bytes, "pages_full",
                         p->kv.n_pages[KV_FULL], "pages_sliding", p->kv.n_pages[KV_SLIDING]);
+  json_object_set_new(o, "experts", json_pack("{s:i, s:i, s:i}", "n", c->n_experts, "n_used", c->n_experts_used, "ffn", c->expert_ffn));
+  json_object_set_new(o, "per_layer_input", json_pack("{s:i, s:i}", "width", c->ple, "vocab", c->ple_vocab));
   char *text = json_dumps(o, JSON_INDENT(2));
   puts(text);
   free(text);

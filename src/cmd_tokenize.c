@@ -16,7 +16,8 @@ static json_t *ids_json(const struct tok_ids *ids) {
   return a;
 }
 
-static json_t *tokenize_line(const struct tokenizer *t, const json_t *in, struct err *e) {
+static json_t *tokenize_line(const struct tokenizer *t, enum chat_template template, const json_t *in, struct err *e) {
+  (void)template;
   const char *text;
   size_t n;
   bool special = false, bos = false;
@@ -37,19 +38,47 @@ static json_t *tokenize_line(const struct tokenizer *t, const json_t *in, struct
   return out;
 }
 
-static json_t *render_line(const struct tokenizer *t, const json_t *in, struct err *e) {
+/* o->template is what holds where the line does not name one. */
+static int read_render_options(const json_t *options, struct chat_options *o, struct err *e) {
+  bool opens_turn = true, in_user = true;
+  const struct {
+    const char *name;
+    bool *value;
+  } known[] = {{"add_generation_prompt", &opens_turn},   {"continue_final_message", &o->continue_final_message},
+               {"enable_thinking", &o->enable_thinking}, {"preserve_thinking", &o->preserve_thinking},
+               {"tools_in_user_message", &in_user},      {"describe_tools", &o->describe_tools}};
+  if (!options) return 0;
+  const char *template = NULL;
+  size_t n_known = json_object_get(options, "date") != NULL;
+  n_known += json_object_get(options, "template") != NULL;
+  if (json_get_string(options, "date", &o->date, NULL, "options", e) < 0 ||
+      json_get_string(options, "template", &template, NULL, "options", e) < 0)
+    return -1;
+  for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+    if (json_get_bool(options, known[i].name, known[i].value, "options", e) < 0) return -1;
+    n_known += json_object_get(options, known[i].name) != NULL;
+  }
+  if (n_known != json_object_size(options))
+    return err_set(e, ERR_BAD_INPUT,
+                   "options: expected add_generation_prompt, continue_final_message, enable_thinking, preserve_thinking, "
+                   "tools_in_user_message, describe_tools, date, template");
+  if (template && !chat_template_by_name(template, &o->template)) {
+    char shown[60];
+    return err_set(e, ERR_BAD_INPUT, "options.template: expected auto, gemma3, gemma4-large, gemma4-small or llama32v, found \"%s\"",
+                   str_escape(str_c(template), shown, sizeof shown));
+  }
+  o->no_generation_prompt = !opens_turn;
+  o->tools_in_system = !in_user;
+  o->allow_media = true; /* rendering shows where media stand; running them is another matter */
+  return 0;
+}
+
+static json_t *render_line(const struct tokenizer *t, enum chat_template template, const json_t *in, struct err *e) {
   const json_t *messages = json_object_get(in, "messages"), *tools = json_object_get(in, "tools"), *options = NULL;
-  bool generation = true;
-  struct chat_options o = {0};
-  if (json_get_object(in, "options", &options, "line", e) < 0) return NULL;
-  if (options && (json_get_bool(options, "add_generation_prompt", &generation, "options", e) < 0 ||
-                  json_get_bool(options, "continue_final_message", &o.continue_final_message, "options", e) < 0 ||
-                  json_get_bool(options, "enable_thinking", &o.enable_thinking, "options", e) < 0))
-    return NULL;
-  o.no_generation_prompt = !generation;
-  o.allow_media = true; /* rendering shows where media stand; running them is another matter */
+  struct chat_options o = {.template = template, .allow_media = true};
+  if (json_get_object(in, "options", &options, "line", e) < 0 || read_render_options(options, &o, e) != 0) return NULL;
   struct chat_rendered r = {0};
-  if (chat_render(t, messages, json_is_null(tools) ? NULL : tools, &o, &r, e)) return NULL;
+  if (chat_render(t, messages, tools, &o, &r, e)) return NULL;
   struct tok_ids ids = {0};
   struct buf text;
   buf_init(&text, 0);
@@ -64,7 +93,20 @@ static json_t *render_line(const struct tokenizer *t, const json_t *in, struct e
   return out;
 }
 
-static int each_line(const struct options *o, json_t *(*fn)(const struct tokenizer *, const json_t *, struct err *)) {
+/* Asked for by name, else the file's own if it is a known one, else the default of the tokenizer's family. */
+static enum chat_template template_of(const struct options *o, const struct tokenizer *t) {
+  struct cygnet_options named = {0};
+  enum chat_template template = CHAT_AUTO;
+  bool exact;
+  options_engine(o, &named);
+  if (named.chat_template) chat_template_by_name(named.chat_template, &template);
+  if (template == CHAT_AUTO) template = chat_template_find(tok_chat_template(t), &exact);
+  return template == CHAT_AUTO ? chat_template_default(t, false) : template;
+}
+
+typedef json_t *(*line_fn)(const struct tokenizer *t, enum chat_template template, const json_t *in, struct err *e);
+
+static int each_line(const struct options *o, line_fn fn) {
   struct err e = {0};
   if (!o->model) {
     err_set(&e, ERR_BAD_INPUT, "no model given: add -m PATH, a GGUF file or a folder with tokenizer.json");
@@ -72,6 +114,7 @@ static int each_line(const struct options *o, json_t *(*fn)(const struct tokeniz
   }
   struct tokenizer *t = tok_open(o->model, &e);
   if (!t) return command_fail(&e);
+  enum chat_template template = template_of(o, t);
   char *line = NULL;
   size_t cap = 0;
   int status = 0;
@@ -80,7 +123,7 @@ static int each_line(const struct options *o, json_t *(*fn)(const struct tokeniz
     if (n == 0) continue;
     struct err le = {0};
     json_t *in = json_load_text(line, (size_t)n, true, "line", &le);
-    json_t *out = in ? fn(t, in, &le) : NULL;
+    json_t *out = in ? fn(t, template, in, &le) : NULL;
     if (!out) {
       out = json_object();
       json_object_set_new(out, "error", json_string(le.msg));

@@ -11,6 +11,7 @@ int cmd_complete(const struct options *o);
 int cmd_logits(const struct options *o);
 int cmd_tokenize(const struct options *o);
 int cmd_render(const struct options *o);
+int cmd_parse(const struct options *o);
 int cmd_bench(const struct options *o);
 int cmd_inspect(const struct options *o);
 

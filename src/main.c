@@ -25,6 +25,8 @@ static const struct {
      "JSON lines {\"text\": …, \"special\": bool, \"bos\": bool} in, {\"ids\": […], \"decoded\": …} out"},
     {"render", CMD_RENDER, cmd_render, "cygnet render -m MODEL < LINES",
      "JSON lines {\"messages\": […], \"tools\": […], \"options\": {…}} in, {\"ids\": […], \"text\": …} out"},
+    {"parse", CMD_PARSE, cmd_parse, "cygnet parse -m MODEL < LINES",
+     "JSON lines {\"chunks\": […], \"options\": {…}, \"finish\": …} in, {\"content\", \"reasoning_content\", \"tool_calls\", \"finish_reason\"} out"},
     {"bench", CMD_BENCH, cmd_bench, "cygnet bench -m MODEL [options]", "measure prefill and decode beside what the machine can do"},
     {"inspect", CMD_INSPECT, cmd_inspect, "cygnet inspect MODEL [options]", "architecture, tensors, memory plan of a model"},
 };

@@ -17,9 +17,10 @@ enum command {
   CMD_RENDER = 1 << 5,
   CMD_BENCH = 1 << 6,
   CMD_INSPECT = 1 << 7,
+  CMD_PARSE = 1 << 8,
   CMD_RUNS = CMD_SERVE | CMD_CHAT | CMD_COMPLETE | CMD_LOGITS | CMD_BENCH, /* commands that run a model */
   CMD_SAMPLES = CMD_CHAT | CMD_COMPLETE,
-  CMD_ALL = 0xff,
+  CMD_ALL = 0x1ff,
 };
 
 struct options {
@@ -38,6 +39,8 @@ struct options {
   double temp, top_p, min_p, frequency_penalty, presence_penalty, repetition_penalty;
   struct opt_strings stop;
   bool ignore_eos;
+  const char *json_schema, *grammar, *regex; /* what the answer must be */
+  bool think;
   /* complete, chat, logits */
   const char *prompt, *file, *ids, *system, *out;
   int64_t n;

@@ -249,7 +249,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path == "/":
             self.reply(200, PAGE.encode(), "text/html; charset=utf-8", [("Content-Security-Policy", policy())])
         elif self.path == "/v1/models" and self.allowed():
-            self.reply(200, {"object": "list", "data": [{"id": "tiny-model", "object": "model", "max_model_len": 4096}]})
+            self.reply(200, {"object": "list", "data": [{"id": "tiny-model", "object": "model", "max_model_len": 4096, "supports_thinking": api.thinks}]})
         elif self.path != "/v1/models":
             self.fail(404, "there is nothing here", "not_found")
 
@@ -287,7 +287,7 @@ class Api(http.server.ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def fresh(self):
-        self.key, self.requests, self.scripts = None, [], []
+        self.key, self.requests, self.scripts, self.thinks = None, [], [], False
 
     def handle_error(self, request, address):
         pass
@@ -552,6 +552,61 @@ def settings_are_sent():
     t.key("Escape")
     t.chat("Q3")
     check(not set(names) & set(api.requests[2]), "reset")
+    t.close()
+
+
+@test
+def thoughts_are_folded():
+    def thought(text):
+        return event({"choices": [{"index": 0, "delta": {"reasoning_content": text}, "finish_reason": None}], "usage": None})
+    held = threading.Event()
+    def script(h):
+        h.begin()
+        h.put(thought("First <b>this</b>,\n") + thought("then\0that."))
+        held.wait(8)
+        h.put(whole("The answer."))
+    t = open_page(answer("A"))
+    t.chat("Q")
+    t.click("Settings")
+    same(t.js("document.getElementById('think-label').hidden"), True, "no switch for a model that does not think")
+    t.close()
+    t = open_page(script, answer("B"), answer("C"))
+    api.thinks = True
+    t.go()
+    t.wait("model.thinks")
+    t.click("Settings")
+    t.js("document.getElementById('think').click()")
+    t.shot("settings-think")
+    t.click("Done")
+    t.say("Q")
+    t.wait("document.querySelector('.thought div')?.textContent.endsWith('that.')")
+    same(t.js("document.querySelector('article.assistant .wait').textContent"), "Thinking …", "while it thinks")
+    same(t.js("document.querySelector('.thought').open"), False, "folded")
+    held.set()
+    t.idle()
+    same(t.js("document.querySelector('.thought div').textContent"), "First <b>this</b>,\nthen\ufffdthat.", "the thought")
+    same(t.js("document.querySelector('article.assistant .md').innerText.trim()"), "The answer.", "the answer")
+    t.shot("thoughts")
+    same(api.requests[0].get("enable_thinking"), True, "the switch is sent")
+    t.go()
+    same(t.js("document.querySelector('.thought div').textContent.length > 10"), True, "kept over a reload")
+    t.wait("model.thinks")
+    t.chat("Q2")
+    same([m["content"] for m in api.requests[1]["messages"]], ["Q", "The answer.", "Q2"], "thoughts are not sent back")
+    t.click("Settings")
+    t.js("document.getElementById('think').click()")
+    t.click("Done")
+    t.chat("Q3")
+    check("enable_thinking" not in api.requests[2], "switched off")
+    t.close()
+
+
+@test
+def nul_is_not_sent_back():
+    t = open_page(answer("a\0b", "\0"), answer("C"))
+    t.chat("Q")
+    t.chat("Q2")
+    same(api.requests[1]["messages"][1]["content"], "a\ufffdb\ufffd", "what is sent back")
     t.close()
 
 

@@ -177,9 +177,7 @@ static float plain_to_f32(enum dtype t, const uint8_t *p) {
   double f64;
   int64_t i64;
   switch (t) {
-  case DTYPE_F32: return f32_of_bits(block_u32(p));
   case DTYPE_F16: return f16_to_f32(block_u16(p));
-  case DTYPE_BF16: return bf16_to_f32(block_u16(p));
   case DTYPE_I32: return (float)(int32_t)block_u32(p);
   case DTYPE_I64: memcpy(&i64, p, 8); return (float)i64;
   case DTYPE_U8: return (float)*p;
@@ -195,6 +193,10 @@ void dtype_to_f32(enum dtype t, const void *src, float *dst, size_t n) {
   CHECK(n % block == 0);
   if (readers[t]) {
     for (size_t i = 0; i < n; i += block, p += block_bytes) readers[t](p, dst + i);
+  } else if (t == DTYPE_F32) {
+    memcpy(dst, p, n * sizeof *dst);
+  } else if (t == DTYPE_BF16) {
+    for (size_t i = 0; i < n; i++) dst[i] = bf16_to_f32(block_u16(p + 2 * i));
   } else {
     for (size_t i = 0; i < n; i++, p += block_bytes) dst[i] = plain_to_f32(t, p);
   }
@@ -202,31 +204,54 @@ void dtype_to_f32(enum dtype t, const void *src, float *dst, size_t n) {
 
 /* --- from float32 ---------------------------------------------------------------------------------------------------- */
 
-/* v as an integer in [lo, hi], towards zero; NaN gives lo. Converting an out-of-range float would be undefined. */
-static int clamp_to_int(float v, int lo, int hi) { return v >= (float)hi ? hi : v > (float)lo ? (int)v : lo; }
-
 static void put_u16(uint8_t *p, uint16_t v) { memcpy(p, &v, 2); }
 
+/* Greatest magnitude among 32. Compared as integers: NaN is above infinity then. */
+static float magnitude_32(const float *x) {
+  uint32_t u[32], top = 0;
+  memcpy(u, x, sizeof u);
+  for (int i = 0; i < 32; i++) top = MAX(top, u[i] & 0x7fffffff);
+  return f32_of_bits(top);
+}
+
+/* 1 / d; 0 where that has no float: a d so small is zero in half precision anyway. */
+static float inverse_of(float d) {
+  float inverse = 1 / d;
+  return isfinite(inverse) ? inverse : 0;
+}
+
+/* A block with NaN or infinity gets d = NaN, never something finite. */
 static void q8_0_from_f32(const float *x, uint8_t *b) {
-  float top = 0;
-  for (int i = 0; i < 32; i++) top = MAX(top, fabsf(x[i]));
-  float d = top / 127, inverse = d == 0 ? 0 : 1 / d;
+  float top = magnitude_32(x), d = isfinite(top) ? top / 127 : NAN, inverse = inverse_of(d);
+  int q[32];
   put_u16(b, f32_to_f16(d));
-  for (int i = 0; i < 32; i++) b[2 + i] = (uint8_t)clamp_to_int(roundf(x[i] * inverse), -128, 127);
+  if (!isfinite(top)) {
+    memset(b + 2, 0, 32);
+    return;
+  }
+  for (int i = 0; i < 32; i++) { /* roundf, halves away from zero; the fraction is exact */
+    float v = x[i] * inverse;
+    int whole = (int)v;
+    float rest = v - (float)whole;
+    q[i] = whole + (rest >= 0.5f) - (rest <= -0.5f);
+  }
+  for (int i = 0; i < 32; i++) b[2 + i] = (uint8_t)q[i];
 }
 
 /* The element of greatest magnitude (the first of equals) becomes exactly -8. */
 static void q4_0_from_f32(const float *x, uint8_t *b) {
-  float top = x[0];
-  for (int i = 1; i < 32; i++) {
-    if (fabsf(x[i]) > fabsf(top)) top = x[i];
+  float top = magnitude_32(x);
+  int at = 0, q[32];
+  if (!isfinite(top)) {
+    put_u16(b, f32_to_f16(NAN));
+    memset(b + 2, 0x99, 16); /* 1 each */
+    return;
   }
-  float d = top / -8, inverse = d == 0 ? 0 : 1 / d;
+  while (fabsf(x[at]) != top) at++;
+  float d = x[at] / -8, inverse = inverse_of(d);
   put_u16(b, f32_to_f16(d));
-  for (int i = 0; i < 16; i++) {
-    int lo = clamp_to_int(x[i] * inverse + 8.5f, 0, 15), hi = clamp_to_int(x[i + 16] * inverse + 8.5f, 0, 15);
-    b[2 + i] = (uint8_t)(lo | hi << 4);
-  }
+  for (int i = 0; i < 32; i++) q[i] = MIN((int)(x[i] * inverse + 8.5f), 15);
+  for (int i = 0; i < 16; i++) b[2 + i] = (uint8_t)(q[i] | q[i + 16] << 4);
 }
 
 void dtype_from_f32(enum dtype t, const float *src, void *dst, size_t n) {

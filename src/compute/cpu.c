@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/record.h"
 #include "compute/device.h"
+#include "compute/gemm_quant.h"
 
 enum {
   SPREAD_ELEMS = 16 << 10, /* numbers whose arithmetic is worth a fork-join */
@@ -29,6 +30,7 @@ struct cpu_block { /* memory that alloc gave out; tensors change their rows, so 
 struct cpu {
   struct device device;
   struct gemm_scratch gemm;
+  struct moe_scratch moe;
   struct cpu_block *blocks;
   int n_blocks, blocks_cap;
 };
@@ -42,6 +44,7 @@ struct cpu_job {
   enum act act;
   int groups;
   const struct weight *table;
+  int from; /* column of the table */
   const struct rope_table *rope;
   const int32_t *ids; /* tokens, positions or rows */
   int rows, cols, rows_per_item, cols_per_item;
@@ -82,6 +85,7 @@ static void cpu_close(struct device *d) {
   for (int i = 0; i < c->n_blocks; i++) mem_big_free(c->blocks[i].data, c->blocks[i].n_bytes);
   free(c->blocks);
   mem_big_free(c->gemm.data, c->gemm.n_bytes);
+  moe_scratch_free(&c->moe);
   workers_delete(d->workers);
   free(c);
 }
@@ -98,6 +102,7 @@ static struct device *cpu_open(const struct device_config *config, struct err *e
   c->gemm.n_workers = workers_count(c->device.workers);
   c->gemm.n_bytes = gemm_scratch_bytes(config->rows_max, config->cols_max, c->gemm.n_workers);
   if (c->gemm.n_bytes > 0 && !(c->gemm.data = mem_big_alloc(c->gemm.n_bytes, "scratch of products", e))) goto fail;
+  if (moe_scratch_init(&c->moe, &config->experts, c->gemm.n_workers, e)) goto fail;
   return &c->device;
 fail:
   cpu_close(&c->device);
@@ -143,30 +148,39 @@ static void cpu_free(struct device *d, struct tensor *t) {
   *t = (struct tensor){0};
 }
 
-static int cpu_weight_bind(struct device *d, struct weight *w, const char *name, struct err *e) {
-  w->packed = NULL;
-  w->packed_bytes = 0;
-  w->layout = 0;
-  if (!gemm_supports(d->kern, w->dtype, w->cols, e)) return err_prefix(e, "tensor %s", name);
-  size_t n_bytes = gemm_packed_bytes(d->kern, w);
+static int cpu_weight_bind(struct device *d, struct weight *w, int n, const char *name, struct err *e) {
+  size_t n_bytes = 0;
+  for (int i = 0; i < n; i++) {
+    w[i].packed = NULL;
+    w[i].packed_bytes = 0;
+    w[i].layout = 0;
+    if (!gemm_supports(d->kern, w[i].dtype, w[i].cols, e)) return err_prefix(e, "tensor %s", name);
+    n_bytes += align_up(gemm_packed_bytes(d->kern, &w[i]), 64);
+  }
   if (n_bytes == 0) return 0;
-  w->packed = mem_big_alloc(n_bytes, name, e);
-  if (!w->packed) return -1;
-  w->packed_bytes = n_bytes;
-  gemm_pack(d->kern, d->workers, w);
+  char *block = mem_big_alloc(n_bytes, name, e);
+  if (!block) return -1;
+  for (int i = 0; i < n; i++) {
+    w[i].packed = block;
+    w[i].packed_bytes = align_up(gemm_packed_bytes(d->kern, &w[i]), 64);
+    block += w[i].packed_bytes;
+    gemm_pack(d->kern, d->workers, &w[i]);
+  }
   return 0;
 }
 
-static void cpu_weight_free(struct device *d, struct weight *w) {
+static void cpu_weight_free(struct device *d, struct weight *w, int n) {
+  size_t n_bytes = 0;
   (void)d;
-  mem_big_free(w->packed, w->packed_bytes);
-  *w = (struct weight){0};
+  for (int i = 0; i < n; i++) n_bytes += w[i].packed_bytes;
+  if (n > 0) mem_big_free(w[0].packed, n_bytes);
+  for (int i = 0; i < n; i++) w[i] = (struct weight){0};
 }
 
-/* rotated: which part of the pairs rotates, 1 = all. */
+/* rotated: which part of the pairs rotates, 1 = all; whole pairs, but 5.0 / 49 * 49 is a little less than 5. */
 static int cpu_rope_init(struct device *d, struct rope_table *t, int head_dim, double theta, double factor, double rotated, struct err *e) {
   int half = head_dim / 2, rows = cpu_of(d)->gemm.rows_max;
-  *t = (struct rope_table){.head_dim = head_dim, .theta = theta, .factor = factor, .n_rotated = (int)(rotated * half)};
+  *t = (struct rope_table){.head_dim = head_dim, .theta = theta, .factor = factor, .n_rotated = (int)(rotated * half + 1e-9)};
   if (head_dim < 2 || head_dim % 2 != 0 || !(theta > 0) || !(factor > 0) || !(rotated >= 0 && rotated <= 1)) {
     return err_set(e, ERR_UNSUPPORTED, "rope: expected an even width, theta and factor above 0, part from 0 to 1; found %d, %g, %g, %g",
                    head_dim, theta, factor, rotated);
@@ -189,12 +203,12 @@ static void cpu_rope_free(struct device *d, struct rope_table *t) {
 
 /* --- arithmetic --------------------------------------------------------------------------------------------------------- */
 
-static void embed_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+static void embed_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) { /* whole rows */
   (void)col;
   const struct weight *t = j->table;
   for (int r = row; r < row_end; r++) {
     CHECK(j->ids[r] >= 0 && j->ids[r] < t->rows);
-    dtype_to_f32(t->dtype, (const char *)t->source + (size_t)j->ids[r] * t->row_bytes, tensor_row(&j->y, r), (size_t)col_end);
+    gemm_quant_row(t, j->ids[r], tensor_row(&j->y, r));
     if (j->f != 1) j->kern->scale(tensor_row(&j->y, r), tensor_row(&j->y, r), j->f, col_end);
   }
 }
@@ -204,10 +218,40 @@ static void cpu_embed(struct device *d, struct tensor *y, const struct weight *t
   cpu_spread(d, &j, y->rows, y->cols, 4, false);
 }
 
+/* A row may be far longer than what is worth keeping: it is gone through in pieces, each dequantised from where its first block begins. */
+static void embed_add_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  enum { PIECE = 1024 };
+  const struct weight *t = j->table;
+  const struct dtype_info *info = dtype_info(t->dtype);
+  float piece[PIECE];
+  for (int r = row; r < row_end; r++) {
+    uint32_t id = (uint32_t)j->ids[r], known = 0u - (uint32_t)(id < (uint32_t)t->rows);
+    const char *from = (const char *)t->source + (size_t)(id & known) * t->row_bytes;
+    for (int c = col, n; c < col_end; c += n) {
+      int at = j->from + c, skip = at % info->block_elems;
+      n = MIN(PIECE - skip, col_end - c);
+      dtype_to_f32(t->dtype, from + (size_t)(at / info->block_elems) * (size_t)info->block_bytes, piece,
+                   align_up((size_t)(skip + n), (size_t)info->block_elems));
+      j->kern->scale(piece + skip, piece + skip, j->f, n);
+      j->kern->add(tensor_row(&j->y, r) + c, piece + skip, n);
+    }
+  }
+}
+static void cpu_embed_add(struct device *d, struct tensor *y, const struct weight *table, int from, const int32_t *ids, float scale) {
+  CHECK(from >= 0 && y->cols <= table->cols - from && table->rows > 0 && !table->from);
+  struct cpu_job j = {.fn = embed_add_rows, .y = *y, .table = table, .from = from, .ids = ids, .f = scale};
+  cpu_spread(d, &j, y->rows, y->cols, 4, true);
+}
+
 static void cpu_linear(struct device *d, int n_w, const struct weight *const *w, struct tensor *const *y, const struct tensor *x) {
   for (int i = 0; i < n_w; i++) CHECK(w[i]->cols == x->cols && y[i]->cols == w[i]->rows && y[i]->rows == x->rows);
   CHECK(x->rows <= cpu_of(d)->gemm.rows_max && x->cols <= cpu_of(d)->gemm.cols_max);
   gemm(d->kern, d->workers, &cpu_of(d)->gemm, n_w, w, y, x);
+}
+
+static void cpu_moe(struct device *d, const struct moe *m, struct tensor *y, const struct tensor *x, const struct tensor *logits,
+                    enum act act) {
+  moe(d->kern, d->workers, &cpu_of(d)->moe, m, y, x, logits, act);
 }
 
 static void rmsnorm_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
@@ -323,7 +367,9 @@ const struct device_ops device_cpu_ops = {
     .rope_init = cpu_rope_init,
     .rope_free = cpu_rope_free,
     .embed = cpu_embed,
+    .embed_add = cpu_embed_add,
     .linear = cpu_linear,
+    .moe = cpu_moe,
     .rmsnorm = cpu_rmsnorm,
     .add_rmsnorm = cpu_add_rmsnorm,
     .add = cpu_add,

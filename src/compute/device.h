@@ -9,7 +9,7 @@
 
 #include "base/workers.h"
 #include "compute/attn.h"
-#include "compute/gemm.h"
+#include "compute/moe.h"
 
 struct rope_table { /* cos and sin of one step's rows, shared by all layers with the same rope: [rows_max, head_dim / 2] each */
   int head_dim;
@@ -22,8 +22,9 @@ struct rope_table { /* cos and sin of one step's rows, shared by all layers with
 struct device;
 struct device_config {
   enum isa isa;
-  int n_threads;          /* 0 = by itself */
-  int rows_max, cols_max; /* largest x of any linear */
+  int n_threads;            /* 0 = by itself */
+  int rows_max, cols_max;   /* largest x of any linear */
+  struct moe_shape experts; /* of the largest moe; n_experts 0 = none */
 };
 
 struct device_ops {
@@ -34,16 +35,21 @@ struct device_ops {
   /* memory */
   int (*alloc)(struct device *d, struct tensor *t, int rows, int cols, const char *what, struct err *e); /* F32, zeroed */
   void (*free)(struct device *d, struct tensor *t);
-  /* Make w (source, dtype, rows, cols filled in) ready for linear. Packs; refuses what cannot be computed. */
-  int (*weight_bind)(struct device *d, struct weight *w, const char *name, struct err *e);
-  void (*weight_free)(struct device *d, struct weight *w);
+  /* Make n weights (source, dtype, rows, cols filled in; perhaps marked, gemm_quant.h) ready for linear or moe. Packs; refuses what cannot be
+   * computed. Those of one call lie in one block of memory and are freed together. */
+  int (*weight_bind)(struct device *d, struct weight *w, int n, const char *name, struct err *e);
+  void (*weight_free)(struct device *d, struct weight *w, int n);
   int (*rope_init)(struct device *d, struct rope_table *t, int head_dim, double theta, double factor, double rotated, struct err *e);
   void (*rope_free)(struct device *d, struct rope_table *t);
 
   /* arithmetic */
   void (*embed)(struct device *d, struct tensor *y, const struct weight *table, const int32_t *ids,
                 float scale); /* y.rows ids; rows dequantised */
+  /* y += columns [from, from + y.cols) of the table's rows · scale; an id outside the table stands for row 0. */
+  void (*embed_add)(struct device *d, struct tensor *y, const struct weight *table, int from, const int32_t *ids, float scale);
   void (*linear)(struct device *d, int n_w, const struct weight *const *w, struct tensor *const *y, const struct tensor *x);
+  /* The sum of the experts that each row's logits choose: moe.h. */
+  void (*moe)(struct device *d, const struct moe *m, struct tensor *y, const struct tensor *x, const struct tensor *logits, enum act act);
   /* Norm over groups of x.cols / groups columns with the same w each (q and k norms: groups = heads). w NULL = 1. */
   void (*rmsnorm)(struct device *d, struct tensor *y, const struct tensor *x, const float *w, int groups, float eps);
   void (*add_rmsnorm)(struct device *d, struct tensor *y, const struct tensor *x, const float *w, float eps); /* y += norm(x) ⊙ w */

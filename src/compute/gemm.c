@@ -6,6 +6,7 @@
 
 #include "base/record.h"
 #include "compute/gemm_kern.h"
+#include "compute/gemm_quant.h"
 
 enum {
   WEIGHTS_MAX = 8,          /* that share one x in a call */
@@ -36,8 +37,15 @@ bool gemm_supports(const struct kern *k, enum dtype t, int cols, struct err *e) 
   return true;
 }
 
+static size_t quantised_row_bytes(const struct weight *w) {
+  size_t n_bytes;
+  CHECK(dtype_row_bytes(w->dtype, (size_t)w->cols, &n_bytes));
+  return n_bytes;
+}
+
 size_t gemm_packed_bytes(const struct kern *k, const struct weight *w) {
-  return is_ref(k) ? 0 : (size_t)panels_of(w) * gemm_panel_bytes(w->dtype, w->cols);
+  if (!is_ref(k)) return (size_t)panels_of(w) * gemm_panel_bytes(w->dtype, w->cols);
+  return w->from ? (size_t)w->rows * quantised_row_bytes(w) : 0;
 }
 
 enum { PACK_PANELS = 16 };
@@ -50,9 +58,22 @@ static void pack_item(void *ctx, int item, int worker) {
   for (int p = item * PACK_PANELS; p < to; p++) gemm_pack_panel(w, p, (uint8_t *)w->packed + (size_t)p * panel_bytes);
 }
 
+/* The reference level's own copy in the file's form. */
+static void quantise_item(void *ctx, int item, int worker) {
+  struct weight *w = ctx;
+  size_t row_bytes = quantised_row_bytes(w);
+  int to = MIN(w->rows, (item + 1) * PACK_PANELS * GEMM_PANEL);
+  (void)worker;
+  for (int r = item * PACK_PANELS * GEMM_PANEL; r < to; r++) gemm_quant_row_bytes(w, r, (char *)w->packed + (size_t)r * row_bytes);
+}
+
 void gemm_pack(const struct kern *k, struct workers *workers, struct weight *w) {
-  if (is_ref(k)) return;
-  workers_run(workers, pack_item, w, div_up(panels_of(w), PACK_PANELS));
+  if (is_ref(k) && !w->from) return;
+  workers_run(workers, is_ref(k) ? quantise_item : pack_item, w, div_up(panels_of(w), PACK_PANELS));
+  if (!is_ref(k)) return;
+  w->source = w->packed;
+  w->row_bytes = quantised_row_bytes(w);
+  w->from = DTYPE_NONE;
 }
 
 void gemm_unpack_row(const struct kern *k, const struct weight *w, int row, float *out) {

@@ -25,9 +25,11 @@
 
 enum { GEMM_PANEL = 16 };
 
-/* Bytes that packing w for this level takes; 0 when the level computes from the file's own bytes. */
+/* Bytes that packing w for this level takes; 0 when the level computes from the file's own bytes. Marked weights (gemm_quant.h): of the type that they
+ * count as, on every level. */
 size_t gemm_packed_bytes(const struct kern *k, const struct weight *w);
-/* Fill w->packed (page-aligned memory of gemm_packed_bytes, given by the caller) from w->source, rows spread over workers. */
+/* Fill w->packed (page-aligned memory of gemm_packed_bytes, given by the caller) from w->source, rows spread over workers. A marked weight of the
+ * reference level has its copy for a source afterwards. */
 void gemm_pack(const struct kern *k, struct workers *workers, struct weight *w);
 /* Row of a packed weight as float32, for tests. */
 void gemm_unpack_row(const struct kern *k, const struct weight *w, int row, float *out);

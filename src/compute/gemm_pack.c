@@ -1,6 +1,8 @@
 /* gemm_pack.c — from the file's blocks to panels, and back for tests. The layout is drawn in gemm_pack.h. */
 #include "compute/gemm_pack.h"
 
+#include "compute/gemm_quant.h"
+
 const int8_t gemm_iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 #define FORMAT(name, ...) [DTYPE_##name] = {__VA_ARGS__, 0},
@@ -283,8 +285,14 @@ void gemm_pack_panel(const struct weight *w, int panel, uint8_t *out) {
   struct record rows[GEMM_PANEL] = {0};
   for (int i = 0; i < w->cols / elems; i++, out += out_bytes) {
     for (int r = 0; r < n_rows; r++) {
-      const uint8_t *row = (const uint8_t *)w->source + (size_t)(panel * GEMM_PANEL + r) * w->row_bytes;
-      take_block(w->dtype, &rows[r], row + (size_t)i * in_bytes);
+      int row = panel * GEMM_PANEL + r;
+      uint8_t quantised[34];
+      const uint8_t *block = (const uint8_t *)w->source + (size_t)row * w->row_bytes + (size_t)i * in_bytes;
+      if (w->from) {
+        gemm_quant_block(w, row, i, quantised);
+        block = quantised;
+      }
+      take_block(w->dtype, &rows[r], block);
     }
     pack_record(f, rows, out);
   }

@@ -24,7 +24,8 @@ static inline struct tensor tensor_rows(struct tensor t, int n) {
 /* A weight matrix bound for products y = x·Wᵀ and for row look-up: [rows = n_out, cols = n_in].
  * `source` is the file's form (borrowed, mapped, read-only); `packed` is the device's own layout, NULL when the device computes from source. */
 struct weight {
-  enum dtype dtype;
+  enum dtype dtype; /* that products compute with */
+  enum dtype from;  /* none: source has dtype. Else source's own type, and its numbers count as rounded to dtype (gemm_quant.h) */
   int rows, cols;
   size_t row_bytes; /* of source */
   const void *source;

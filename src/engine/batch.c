@@ -62,10 +62,10 @@ static void add_rows(struct batch *b, const struct kv *kv, const struct kv_stats
   const struct request *r = p->r;
   int first = r->n_computed;
   CHECK(b->n_seqs < b->seqs_max && b->n_rows + p->n <= b->rows_max && b->n_out + p->n_out <= b->out_max);
-  CHECK(p->n >= 1 && first + p->n <= r->n_tokens && p->n_out <= p->n);
+  CHECK(p->n >= 1 && first + p->n <= r->n_tokens + r->n_forced + r->n_draft && p->n_out <= p->n);
   for (int i = 0; i < p->n; i++) {
     int row = b->n_rows + i, pos = first + i;
-    b->token[row] = r->tokens[pos];
+    b->token[row] = pos < r->n_tokens ? r->tokens[pos] : r->ahead[pos - r->n_tokens];
     b->pos[row] = pos;
     b->seq[row] = b->n_seqs;
     for (int k = 0; k < KV_KINDS; k++) {

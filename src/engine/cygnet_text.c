@@ -43,11 +43,9 @@ static int read_chat_options(const json_t *json, struct chat_options *o, struct 
   const struct {
     const char *name;
     bool *value;
-  } known[] = {{"add_generation_prompt", &opens_turn},
-               {"continue_final_message", &o->continue_final_message},
-               {"enable_thinking", &o->enable_thinking},
-               {"preserve_thinking", &o->preserve_thinking},
-               {"tools_in_user_message", &in_user}};
+  } known[] = {{"add_generation_prompt", &opens_turn},   {"continue_final_message", &o->continue_final_message},
+               {"enable_thinking", &o->enable_thinking}, {"preserve_thinking", &o->preserve_thinking},
+               {"tools_in_user_message", &in_user},      {"describe_tools", &o->describe_tools}};
   size_t n_known = json_object_get(json, "date") != NULL;
   if (json_get_string(json, "date", &o->date, NULL, "options", e) < 0) return -1;
   for (size_t i = 0; i < ARRAY_LEN(known); i++) {
@@ -55,9 +53,9 @@ static int read_chat_options(const json_t *json, struct chat_options *o, struct 
     n_known += json_object_get(json, known[i].name) != NULL;
   }
   if (n_known != json_object_size(json))
-    return err_set(
-        e, ERR_BAD_INPUT,
-        "options: expected add_generation_prompt, continue_final_message, enable_thinking, preserve_thinking, tools_in_user_message, date");
+    return err_set(e, ERR_BAD_INPUT,
+                   "options: expected add_generation_prompt, continue_final_message, enable_thinking, preserve_thinking, "
+                   "tools_in_user_message, describe_tools, date");
   o->no_generation_prompt = !opens_turn;
   o->tools_in_system = !in_user;
   return 0;

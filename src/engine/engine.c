@@ -42,15 +42,23 @@ static void set_limits(struct cygnet *c) {
   const int32_t *eos = n > 0 ? c->config.eos : tok_eog(c->tok, &n);
   for (int i = 0; i < n && l->n_eos < CONFIG_EOS_MAX; i++)
     if (eos[i] >= 0 && eos[i] < l->vocab) l->eos[l->n_eos++] = eos[i];
+  l->thought_open = l->thought_close = -1;
+  if (tok_family(c->tok) != TOK_GEMMA4) return;
+  int32_t open = tok_find(c->tok, "<|channel>"), close = tok_find(c->tok, "<channel|>");
+  if (tok_is_control(c->tok, open) && tok_is_control(c->tok, close) && MAX(open, close) < l->vocab)
+    l->thought_open = open, l->thought_close = close;
 }
 
 static int open_samplers(struct cygnet *c, struct err *e) {
-  int n_rows = c->plan.sched.out_max, n = c->plan.n_samplers;
-  c->samples = mem_try_alloc((size_t)n_rows * sizeof *c->samples);
-  c->samplers = mem_try_alloc((size_t)n * sizeof *c->samplers);
-  if (!c->samples || !c->samplers) return err_set(e, ERR_NO_MEMORY, "engine: no memory to sample from %d rows", n_rows);
-  for (c->n_samplers = 0; c->n_samplers < n; c->n_samplers++)
-    if (sample_scratch_init(&c->samplers[c->n_samplers], c->config.vocab, e)) return -1;
+  size_t n_samples = (size_t)c->plan.sched.out_max + (size_t)c->plan.sched.max_running;
+  int n = c->plan.n_samplers;
+  c->samples = mem_try_alloc(n_samples * sizeof *c->samples);
+  c->said = mem_try_alloc((size_t)c->plan.batch.rows_max * sizeof *c->said);
+  c->sayers = mem_try_alloc((size_t)n * sizeof *c->sayers);
+  if (!c->samples || !c->said || !c->sayers) return err_set(e, ERR_NO_MEMORY, "engine: no memory to sample from %zu rows", n_samples);
+  if (say_model_init(&c->say, &c->limits, e)) return -1;
+  for (c->n_sayers = 0; c->n_sayers < n; c->n_sayers++)
+    if (say_scratch_init(&c->sayers[c->n_sayers], &c->say, c->config.vocab, e)) return -1;
   return 0;
 }
 
@@ -103,8 +111,10 @@ struct cygnet *engine_open(const struct cygnet_options *o, struct err *e) {
   if (open_cache(c, e)) goto fail;
   c->model = model_open(&c->config, c->weights, &c->plan.model, e);
   if (!c->model || weights_unchanged(c->weights, e)) goto fail;
-  if (open_steps(c, e)) goto fail;
   set_limits(c);
+  if (open_steps(c, e)) goto fail;
+  if (o->draft_tokens >= 0) c->draft_tokens = MIN(o->draft_tokens ? o->draft_tokens : ENGINE_DRAFT_TOKENS, DRAFT_TOKENS_MAX);
+  c->worth_from_ms = 1;
   buf_init(&c->piece, 0);
   c->load_ms = clock_ms_since(start_ns);
   log_line(LOG_INFO, "engine", "loaded arch=%s isa=%s threads=%d ctx=%d load_ms=%.0f", c->config.architecture, c->model->dev->kern->name,
@@ -134,9 +144,11 @@ void engine_close(struct cygnet *c) {
     sched_remove(&c->sched, r);
     request_delete(r);
   }
-  for (int i = 0; i < c->n_samplers; i++) sample_scratch_free(&c->samplers[i]);
-  free(c->samplers);
+  for (int i = 0; i < c->n_sayers; i++) say_scratch_free(&c->sayers[i]);
+  free(c->sayers);
   free(c->samples);
+  free(c->said);
+  say_model_free(&c->say);
   buf_free(&c->piece);
   graph_delete(c->graph);
   batch_free(&c->batch);
@@ -161,9 +173,10 @@ static void make_ready(struct cygnet *c, struct request *r) {
 }
 
 /* Text of one token through the stop strings; returns the index of the one that matched, or -1. */
-static int show_text(struct cygnet *c, struct request *r) {
+static int show_text(struct cygnet *c, struct request *r, bool may_stop) {
   int generated = r->n_tokens - r->n_prompt;
-  if (r->stop && generated >= r->sampling.params.min_tokens) return stop_push(r->stop, c->piece.data, c->piece.len, &r->text);
+  if (r->stop && !may_stop) stop_finish(r->stop, &r->text);
+  else if (r->stop && generated >= r->sampling.params.min_tokens) return stop_push(r->stop, c->piece.data, c->piece.len, &r->text);
   buf_append(&r->text, c->piece.data, c->piece.len);
   return -1;
 }
@@ -174,7 +187,7 @@ static void finish(struct cygnet *c, struct request *r, enum cygnet_finish why) 
   if (r->matched_stop < 0) {
     buf_clear(&c->piece);
     detok_finish(&r->detok, &c->piece);
-    show_text(c, r);
+    show_text(c, r, true);
     if (r->stop) stop_finish(r->stop, &r->text);
   }
   sched_remove(&c->sched, r);
@@ -199,6 +212,8 @@ bool engine_next_event(struct cygnet *c, struct cygnet_event *ev) {
                               .user = r->user,
                               .text = buf_cstr(&r->text),
                               .n_text = r->text.len,
+                              .marks = r->marks_new,
+                              .n_marks = (size_t)r->n_marks,
                               .tokens = r->new_tokens,
                               .n_tokens = (size_t)r->n_new_tokens,
                               .prompt = shows_prompt ? r->prompt_tokens : NULL,
@@ -207,6 +222,7 @@ bool engine_next_event(struct cygnet *c, struct cygnet_event *ev) {
                               .matched_stop = r->finish == CYGNET_FINISH_STOP ? r->matched_stop : -1,
                               .matched_id = r->matched_id,
                               .seed = r->sampling.params.seed,
+                              .reasoning_tokens = r->n_reasoning,
                               .prompt_tokens = r->n_prompt,
                               .cached_tokens = MAX(0, r->n_cached),
                               .n_retractions = r->n_retracted,
@@ -222,8 +238,10 @@ bool engine_next_event(struct cygnet *c, struct cygnet_event *ev) {
 
 uint64_t engine_submit(struct cygnet *c, const struct cygnet_request *from, struct err *e) {
   settle(c);
+  if (from->grammar) say_model_prepare(&c->say);
   struct request *r = request_new(from, &c->limits, e);
   if (!r) return 0;
+  say_expect(&c->say, &c->sayers[0], r, r->n_prompt);
   r->number = c->n_requests + 1;
   if (!sched_fits(&c->sched, r, e)) goto fail;
   if (!sched_add(&c->sched, r)) {
@@ -324,27 +342,47 @@ static bool report_logits(const struct cygnet *c, struct request *r, const struc
 static void sample_one(void *ctx, int item, int worker) {
   struct cygnet *c = ctx;
   struct engine_sample *s = &c->samples[item];
-  const struct request *r = s->r;
-  int rc = s->prompt_token ? sample_logprobs(&c->samplers[worker], s->logits, r->tokens[s->prompt_token], r->top_max, &s->result, &s->error)
-                           : sample_token(&c->samplers[worker], &r->sampling, s->logits, (uint64_t)r->n_tokens, &s->result, &s->error);
-  s->failed = rc != 0;
+  struct say_rows *rows = &s->rows;
+  if (!s->prompt_token) {
+    say_tokens(&c->say, &c->sayers[worker], &c->logits, rows);
+    return;
+  }
+  const struct request *r = rows->r;
+  rows->failed = sample_logprobs(&c->sayers[worker].sampler, tensor_row(&c->logits, rows->first_out), r->tokens[s->prompt_token],
+                                 r->top_max, &rows->said[0].result, &rows->error) != 0;
+}
+
+/* Text of one token; a control token ends what a stop string could reach across. Returns the index of the stop string that matched, or -1. */
+static int show_token(struct cygnet *c, struct request *r, const struct said *said) {
+  int32_t id = said->result.id;
+  buf_clear(&c->piece);
+  detok_push(&r->detok, id, &c->piece);
+  int matched = show_text(c, r, said->may_stop);
+  if (matched >= 0 || !r->marks || !tok_is_control(c->tok, id)) return matched;
+  if (r->stop) stop_finish(r->stop, &r->text);
+  request_put_mark(r, id);
+  return -1;
 }
 
 /* One more token of r: the conditions for an end, in the order in which they win. */
-static void take_token(struct cygnet *c, struct request *r, const struct sample_result *from) {
-  request_push(r, from->id);
-  sample_state_add(&r->sampling, from->id);
-  c->stats.generated_tokens++;
+static void take_token(struct cygnet *c, struct request *r, const struct said *said) {
+  const struct sample_result *from = &said->result;
+  if (!r->first_token_ns) r->first_token_ns = clock_ns();
   r->last_token_ns = clock_ns();
-  if (!r->first_token_ns) r->first_token_ns = r->last_token_ns;
+  if (from->id < 0) { /* the empty answer is complete */
+    finish(c, r, CYGNET_FINISH_STOP);
+    return;
+  }
+  request_push(r, from->id);
+  r->n_reasoning = said->n_reasoning;
+  c->stats.generated_tokens++;
+  c->stats.forced_tokens += said->certain;
 
   bool at_limit = r->n_tokens == r->n_limit;
-  bool is_stop = !at_limit && request_is_stop_id(r, from->id);
+  bool is_stop = !at_limit && said->is_stop;
   if (!is_stop || r->keep_stop) {
     request_put_token(r, from);
-    buf_clear(&c->piece);
-    detok_push(&r->detok, from->id, &c->piece);
-    r->matched_stop = show_text(c, r);
+    r->matched_stop = show_token(c, r, said);
   }
   make_ready(c, r);
   if (at_limit) {
@@ -352,44 +390,88 @@ static void take_token(struct cygnet *c, struct request *r, const struct sample_
   } else if (is_stop) {
     r->matched_id = from->id;
     finish(c, r, CYGNET_FINISH_STOP);
-  } else if (r->matched_stop >= 0) {
+  } else if (said->complete || r->matched_stop >= 0) {
     finish(c, r, CYGNET_FINISH_STOP);
   }
 }
 
+/* What r said in this step. The row that a token comes from is committed before it: its own tokens are known by then. */
+static void take_tokens(struct cygnet *c, const struct say_rows *rows) {
+  struct request *r = rows->r;
+  int n_taken = 0;
+  while (n_taken < rows->n_said && r->state != REQUEST_DONE) {
+    if (n_taken > 0) sched_commit(&c->sched, &(struct sched_pick){.r = r, .n = 1});
+    take_token(c, r, &rows->said[n_taken++]);
+  }
+  int n_guessed = rows->n_rows - 1 - rows->n_certain, n_right = MAX(0, MIN(n_taken, rows->n_right) - rows->n_certain);
+  if (n_guessed > 0) {
+    c->stats.drafted_tokens += (uint64_t)n_guessed;
+    c->stats.accepted_tokens += (uint64_t)n_right;
+    draft_learn(&r->draft, n_guessed, n_right);
+  }
+  if (r->state == REQUEST_DONE) return;
+  r->n_draft = 0;
+  if (rows->n_rows > 1) kv_cancel(c->kv, &r->kv);
+  if (!rows->failed) return;
+  r->error = rows->error;
+  finish(c, r, CYGNET_FINISH_ERROR);
+}
+
+/* Of a decoding request only the row of its last token: whether those ahead of it are of any use is known later. */
 static void commit_rows(struct cygnet *c) {
   for (int i = 0; i < c->sched.n_picks; i++) {
-    const struct request *r = c->sched.picks[i].r;
-    int before = MIN(r->n_computed, r->n_prompt);
-    sched_commit(&c->sched, &c->sched.picks[i]);
-    c->stats.computed_tokens += (uint64_t)(MIN(r->n_computed, r->n_prompt) - before);
+    struct sched_pick p = c->sched.picks[i];
+    int before = MIN(p.r->n_computed, p.r->n_prompt);
+    p.n = MIN(p.n, p.r->n_tokens - p.r->n_computed);
+    sched_commit(&c->sched, &p);
+    c->stats.computed_tokens += (uint64_t)(MIN(p.r->n_computed, p.r->n_prompt) - before);
   }
 }
 
+static struct engine_sample *add_sample(struct cygnet *c, int *n_samples, int *n_said, const struct say_rows *rows) {
+  struct engine_sample *s = &c->samples[(*n_samples)++];
+  s->prompt_token = 0;
+  s->rows = *rows;
+  s->rows.said = c->said + *n_said;
+  *n_said += rows->n_rows;
+  return s;
+}
+
 /* Of n_out rows of logits from first_out on, which end at the last computed one: those that say how probable the next prompt token was, and
- * the one to choose the next token from. Returns the number of samples with them. */
-static int collect_samples(struct cygnet *c, struct request *r, const struct tensor *logits, int first_out, int n_out, int n_samples) {
+ * the one to choose the next token from. */
+static void collect_prompt(struct cygnet *c, struct request *r, int first_out, int n_out, int *n_samples, int *n_said) {
   int wanted_from = r->prompt_tokens ? request_wanted_from(r) : r->n_prompt;
   for (int i = 0; i < n_out; i++) {
     int next = r->n_computed - n_out + i + 1; /* position of the token that the row speaks of */
     bool of_prompt = next > wanted_from && next < r->n_prompt && next >= r->prompt_logprobs_from;
-    if (of_prompt || (next == r->n_tokens && request_samples(r)))
-      c->samples[n_samples++] = (struct engine_sample){
-          .r = r, .prompt_token = of_prompt ? next : 0, .logits = tensor_row(logits, first_out + i)};
+    if (!of_prompt && !(next == r->n_tokens && request_samples(r))) continue;
+    struct say_rows rows = {.r = r, .n_rows = 1, .n_out = 1, .first_out = first_out + i};
+    add_sample(c, n_samples, n_said, &rows)->prompt_token = of_prompt ? next : 0;
   }
-  return n_samples;
+}
+
+static void collect_decoding(struct cygnet *c, const struct sched_pick *p, int first_out, int *n_samples, int *n_said) {
+  struct request *r = p->r;
+  struct say_rows rows = {.r = r, .n_rows = p->n, .n_out = p->n_out, .first_out = first_out, .n_certain = MIN(r->n_forced, p->n - 1)};
+  memcpy(rows.ahead, r->ahead, (size_t)(p->n - 1) * sizeof *rows.ahead);
+  add_sample(c, n_samples, n_said, &rows);
 }
 
 /* Call back for prompt rows, and collect who wants a token or its probability. Returns how many samples. */
-static int settle_rows(struct cygnet *c, const struct tensor *logits) {
-  int n_samples = 0, first_out = 0;
+static int settle_rows(struct cygnet *c) {
+  int n_samples = 0, n_said = 0, first_out = 0;
   for (int i = 0; i < c->sched.n_picks; i++) {
     struct sched_pick p = c->sched.picks[i];
     struct request *r = p.r;
-    bool ok = report_logits(c, r, logits, first_out, p.n_out);
-    if (ok) n_samples = collect_samples(c, r, logits, first_out, p.n_out, n_samples);
-    if (r->on_logits || r->on_hidden || r->prompt_tokens) r->n_reported = MAX(r->n_reported, MIN(r->n_computed, r->n_prompt));
+    int at = first_out;
     first_out += p.n_out;
+    if (p.is_decoding) {
+      collect_decoding(c, &p, at, &n_samples, &n_said);
+      continue;
+    }
+    bool ok = report_logits(c, r, &c->logits, at, p.n_out);
+    if (ok) collect_prompt(c, r, at, p.n_out, &n_samples, &n_said);
+    if (r->on_logits || r->on_hidden || r->prompt_tokens) r->n_reported = MAX(r->n_reported, MIN(r->n_computed, r->n_prompt));
     if (!ok) finish(c, r, CYGNET_FINISH_ERROR);
   }
   return n_samples;
@@ -398,14 +480,15 @@ static int settle_rows(struct cygnet *c, const struct tensor *logits) {
 static void settle_samples(struct cygnet *c, int n_samples) {
   for (int i = 0; i < n_samples; i++) {
     struct engine_sample *s = &c->samples[i];
-    if (s->r->state == REQUEST_DONE) continue; /* an earlier row of it failed */
-    if (s->failed) {
-      s->r->error = s->error;
-      finish(c, s->r, CYGNET_FINISH_ERROR);
-    } else if (s->prompt_token) {
-      request_put_prompt_token(s->r, s->prompt_token, &s->result);
+    struct request *r = s->rows.r;
+    if (r->state == REQUEST_DONE) continue; /* an earlier row of it failed */
+    if (!s->prompt_token) {
+      take_tokens(c, &s->rows);
+    } else if (s->rows.failed) {
+      r->error = s->rows.error;
+      finish(c, r, CYGNET_FINISH_ERROR);
     } else {
-      take_token(c, s->r, &s->result);
+      request_put_prompt_token(r, s->prompt_token, &s->rows.said[0].result);
     }
   }
   for (int i = 0; i < c->sched.n_picks; i++) { /* prompts that want no answer */
@@ -416,13 +499,53 @@ static void settle_samples(struct cygnet *c, int n_samples) {
   }
 }
 
+/* ---- drafts ----------------------------------------------------------------------------------------------------------------------- */
+
+/* How many guesses of r are worth their rows: chance^i of a token's time against the row's. */
+static int worthwhile_guesses(const struct cygnet *c, const struct request *r, int n_decoding) {
+  int n = MIN(c->draft_tokens, REQUEST_AHEAD_MAX - r->n_forced);
+  if (c->decode_ms < c->worth_from_ms) return n;
+  double worth = c->decode_ms / n_decoding, chance = draft_chance(&r->draft) / 256.0;
+  double cost = c->ahead_ms > 0 ? c->ahead_ms : c->decode_ms / ENGINE_AHEAD_SHARE;
+  for (int i = 0; i < n; i++)
+    if ((worth *= chance) < cost) return i;
+  return n;
+}
+
+/* Guesses behind what every decoding request says next. Which of them get rows is the scheduler's business. */
+static void offer_guesses(struct cygnet *c) {
+  int n_decoding = 0;
+  for (const struct request *r = c->sched.running.first; r; r = r->next) n_decoding += request_decodes(r);
+  for (struct request *r = c->draft_tokens ? c->sched.running.first : NULL; r; r = r->next) {
+    if (!request_decodes(r)) continue;
+    int n_known = r->n_tokens + r->n_forced;
+    int n = MIN(worthwhile_guesses(c, r, n_decoding), r->n_limit - 1 - n_known);
+    if (n <= 0 || (!r->draft.last && draft_init(&r->draft, n_known + n_known / 2, NULL))) continue;
+    request_reserve(r, n_known);
+    memcpy(r->tokens + r->n_tokens, r->ahead, (size_t)r->n_forced * sizeof *r->tokens);
+    r->n_draft = draft_next(&r->draft, r->tokens, n_known, n, r->ahead + r->n_forced);
+  }
+}
+
+/* ---- pace ------------------------------------------------------------------------------------------------------------------------- */
+
 static void average(double *lately, double now) { *lately = *lately > 0 ? *lately + (now - *lately) / 4 : now; }
 
-/* What a step with n_prompt rows took longer than one that only decodes is the rows' time. */
-static void measure_pace(struct cygnet *c, int64_t start_ns, int n_prompt_rows, int n_decoding) {
+struct step_rows {
+  int n_prompt, n_ahead, n_decoding;
+};
+
+/* What a step with prompt rows, or with rows ahead of decoding ones, took longer than one that only decodes is the rows' time. What the latter cost is
+ * forgotten slowly while there are none, so that they are tried again. */
+static void measure_pace(struct cygnet *c, int64_t start_ns, const struct step_rows *n) {
   double ms = clock_ms_since(start_ns);
-  if (n_prompt_rows == 0) average(&c->decode_ms, ms);
-  if (n_prompt_rows >= ENGINE_ROWS_STEP) average(&c->row_ms, MAX(ms - (n_decoding ? c->decode_ms : 0), ms / 4) / n_prompt_rows);
+  if (n->n_prompt == 0 && n->n_ahead == 0) {
+    average(&c->decode_ms, ms);
+    c->ahead_ms -= c->ahead_ms / 64;
+  }
+  if (n->n_prompt == 0 && n->n_ahead > 0 && c->decode_ms > 0) average(&c->ahead_ms, MAX(ms - c->decode_ms, ms / 64) / n->n_ahead);
+  if (n->n_prompt >= ENGINE_ROWS_STEP)
+    average(&c->row_ms, MAX(ms - (n->n_decoding ? c->decode_ms : 0), ms / 4) / (n->n_prompt + n->n_ahead));
   set_pace(c);
 }
 
@@ -441,46 +564,73 @@ bool engine_step(struct cygnet *c) {
   settle(c);
   bool news = c->has_news;
   c->has_news = false;
+  offer_guesses(c);
   if (sched_next(&c->sched) == 0) return news;
   c->stats.n_steps++;
   int64_t start_ns = clock_ns();
-  int n_prompt_rows = 0, n_decoding = 0;
+  struct step_rows n = {0};
   for (int i = 0; i < c->sched.n_picks; i++) {
-    struct request *r = c->sched.picks[i].r;
-    if (!r->started_ns) r->started_ns = start_ns;
-    if (request_decodes(r)) n_decoding++;
-    else n_prompt_rows += c->sched.picks[i].n;
+    const struct sched_pick *p = &c->sched.picks[i];
+    if (!p->r->started_ns) p->r->started_ns = start_ns;
+    n.n_decoding += p->is_decoding;
+    *(p->is_decoding ? &n.n_ahead : &n.n_prompt) += p->n - p->is_decoding;
   }
-  struct tensor logits = forward(c);
+  c->logits = forward(c);
   commit_rows(c);
-  int n_samples = settle_rows(c, &logits);
-  workers_run(n_samples > 1 && c->n_samplers == workers_count(c->model->dev->workers) ? c->model->dev->workers : NULL, sample_one, c,
+  int n_samples = settle_rows(c);
+  workers_run(n_samples > 1 && c->n_sayers == workers_count(c->model->dev->workers) ? c->model->dev->workers : NULL, sample_one, c,
               n_samples);
   settle_samples(c, n_samples);
-  measure_pace(c, start_ns, n_prompt_rows, n_decoding);
+  measure_pace(c, start_ns, &n);
   check_step(c);
   return true;
 }
 
 /* ---- invariants ------------------------------------------------------------------------------------------------------------------ */
 
+static bool bad(struct err *e, const struct request *r, const char *what) {
+  err_set(e, ERR_INTERNAL, "request %llu: %s", (unsigned long long)r->number, what);
+  return false;
+}
+
+static bool check_event(const struct cygnet *c, const struct request *r, struct err *e) {
+  if (!r->is_ready || r == c->lent) return bad(e, r, "expected one event in one place");
+  if ((r->finish != CYGNET_FINISH_NONE) != (r->state == REQUEST_DONE)) return bad(e, r, "expected its last event exactly when it is done");
+  if (r->n_marks && !r->marks) return bad(e, r, "has marks and did not ask for them");
+  for (int i = 0; i < r->n_marks; i++)
+    if (r->marks_new[i].at > r->text.len || (i && r->marks_new[i].at < r->marks_new[i - 1].at))
+      return bad(e, r, "its marks are out of order");
+  return true;
+}
+
+static bool check_ahead(const struct request *r, struct err *e) {
+  const struct thoughts *t = &r->thoughts;
+  if (r->n_draft) return bad(e, r, "has guesses after a step");
+  if (r->n_forced < 0 || r->n_forced > REQUEST_AHEAD_MAX || r->n_tokens + r->n_forced > r->n_limit)
+    return bad(e, r, "expects more than fits");
+  if (request_decodes(r) && r->kv.n_reserved != r->kv.n_tokens) return bad(e, r, "holds pages for rows that were given up");
+  if (t->kind != CYGNET_THOUGHTS_FREE && t->open_id < 0) return bad(e, r, "has thoughts without tokens for them");
+  if (t->n_tokens != r->n_reasoning || t->n_tokens > r->n_tokens - r->n_prompt) return bad(e, r, "its thoughts are miscounted");
+  if (!r->grammar || r->n_forced == 0 || !request_in_grammar(r)) return true;
+  struct grammar_state *s = grammar_state_copy(r->grammar);
+  bool ok = true;
+  for (int i = 0; i < r->n_forced && ok; i++) ok = grammar_accept(s, r->ahead[i]);
+  grammar_state_delete(s);
+  return ok || bad(e, r, "its grammar does not take what is certain");
+}
+
 bool engine_check(const struct cygnet *c, struct err *e) {
   if (!sched_check(&c->sched, e)) return false;
   const struct request *last = NULL;
-  for (const struct request *r = c->ready_first; r; last = r, r = r->next_ready) {
-    if (!r->is_ready || r == c->lent)
-      return err_set(e, ERR_INTERNAL, "request %llu: expected one event in one place", (unsigned long long)r->number), false;
-    if ((r->finish != CYGNET_FINISH_NONE) != (r->state == REQUEST_DONE))
-      return err_set(e, ERR_INTERNAL, "request %llu: expected its last event exactly when it is done", (unsigned long long)r->number),
-             false;
-  }
+  for (const struct request *r = c->ready_first; r; last = r, r = r->next_ready)
+    if (!check_event(c, r, e)) return false;
   if (last != c->ready_last) return err_set(e, ERR_INTERNAL, "engine: the queue of events is torn"), false;
   const struct request_list *lists[] = {&c->sched.running, &c->sched.waiting};
   for (size_t i = 0; i < ARRAY_LEN(lists); i++)
-    for (const struct request *r = lists[i]->first; r; r = r->next)
+    for (const struct request *r = lists[i]->first; r; r = r->next) {
       if (r->finish != CYGNET_FINISH_NONE || r->n_tokens > r->tokens_cap || r->n_limit > c->limits.ctx_tokens)
-        return err_set(e, ERR_INTERNAL, "request %llu: is scheduled with %d tokens of at most %d", (unsigned long long)r->number,
-                       r->n_tokens, r->n_limit),
-               false;
+        return bad(e, r, "is scheduled with more tokens than it may have");
+      if (!check_ahead(r, e)) return false;
+    }
   return true;
 }

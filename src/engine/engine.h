@@ -1,11 +1,11 @@
 /* engine.h — the engine behind cygnet.h: plan memory, own model, cache and requests, advance the world by one step.
  *
- *   engine_step:  sched_next → copies → batch_build → graph_forward → commit → per out row: sample → token, stop, detok → events
+ *   engine_step:  guesses → sched_next → copies → batch_build → graph_forward → commit → per request: say_tokens → text, stop, commit → events
  *
- * Drafts: a decoding request may have several rows in a step: its last token and what it probably says next (draft.h). Each row is sampled as if it
- * were alone, with the state that the tokens before it lead to; the first one that differs from the guess ends it, and only what was confirmed is
- * committed. So tokens and their log-probabilities are those of one row at a time, to the bit. Tokens that a grammar leaves no choice about are taken
- * without asking the model and computed together with the next one.
+ * Drafts: a decoding request may have several rows in a step: its last token, what certainly follows it (say.h), and what probably does (draft.h).
+ * Only what was confirmed is committed, so nobody ever sees the others' keys and values; tokens and their log-probabilities are those of one row at a
+ * time, to the bit. A guess costs time: it is offered a row where its chance of being right, as the request's own guesses did lately, times what a
+ * token of this step costs exceeds what such a row took lately. That decides about time alone.
  *
  * Pace: with step_ms set, the time per prompt row and per decoding step is measured, and the scheduler's chunk_rows and beside_rows follow
  * from it. Results never depend on it.
@@ -18,6 +18,7 @@
 #define CYGNET_ENGINE_H
 
 #include "engine/graph.h"
+#include "engine/say.h"
 #include "engine/sched.h"
 #include "text/chat.h"
 #include "text/grammar.h"
@@ -66,15 +67,13 @@ enum {
   ENGINE_ROWS_STEP =
       16, /* prompt rows per step are a multiple of it (or all of chunk_tokens); steps with fewer say nothing about the pace */
   ENGINE_ROWS_UNKNOWN = 128, /* beside others while the pace is not known */
+  ENGINE_DRAFT_TOKENS = 8,   /* guesses per request and step, by default */
+  ENGINE_AHEAD_SHARE = 8,    /* of a decoding step, what a row ahead is taken to cost while that is not known */
 };
 
-struct engine_sample { /* one row of logits to look at in this step */
-  struct request *r;
-  int prompt_token; /* position of the prompt token whose log-probability is wanted; 0 = choose the next token */
-  float *logits;    /* [vocab] */
-  bool failed;
-  struct sample_result result;
-  struct err error;
+struct engine_sample {  /* rows of logits of one request to look at in this step */
+  int prompt_token;     /* position of the prompt token whose log-probability is wanted; 0 = what it says next */
+  struct say_rows rows; /* with prompt_token: one, and its result in said[0] */
 };
 
 struct cygnet {
@@ -89,16 +88,22 @@ struct cygnet {
   struct kv *kv;
   struct radix *radix; /* NULL with disable_prefix_cache, and for models without full layers */
   struct request_limits limits;
+  struct say_model say;
+  int draft_tokens; /* guesses per request and step at most; 0 = none */
   double load_ms;
 
   /* changed by steps */
   struct sched sched;
   struct batch batch;
-  struct graph *graph;             /* NULL with disable_graph */
-  double row_ms, decode_ms;        /* lately, per prompt row and of a step that only decodes; 0 = not known yet */
-  struct sample_scratch *samplers; /* [n_samplers]: one per worker that samples */
-  int n_samplers;
-  struct engine_sample *samples; /* [out_max] */
+  struct graph *graph;        /* NULL with disable_graph */
+  double row_ms, decode_ms;   /* lately, per prompt row and of a step that only decodes; 0 = not known yet */
+  double worth_from_ms;       /* decoding steps shorter than that are not worth asking what guesses cost */
+  double ahead_ms;            /* lately, per row ahead of a decoding request; 0 = not known yet */
+  struct say_scratch *sayers; /* [n_sayers]: one per worker that samples */
+  int n_sayers;
+  struct tensor logits;          /* of this step */
+  struct engine_sample *samples; /* [out_max + max_running] */
+  struct said *said;             /* [rows_max] */
   struct buf piece;              /* text of one token */
   uint64_t n_requests;           /* number of the last one */
 

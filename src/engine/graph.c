@@ -47,7 +47,7 @@ size_t graph_bytes(const struct model_config *c, int rows_max) {
 
 struct graph *graph_new(struct model *m, struct batch *b, int rows_max, struct err *e) {
   const struct model_plan *p = &m->plan;
-  const int capacities[] = {b->rows_max, b->seqs_max, b->out_max, p->rows_max, p->seqs_max, p->out_max};
+  const int capacities[] = {b->rows_max, b->out_max, p->rows_max, p->out_max};
   for (size_t i = 0; i < ARRAY_LEN(capacities); i++) rows_max = MIN(rows_max, capacities[i]);
   CHECK(rows_max >= 1);
   int n = bucket_count(rows_max);
@@ -76,26 +76,21 @@ struct graph_stats graph_stats(const struct graph *g) {
   return g->stats;
 }
 
-/* Every sequence has one row and wants its logits. */
-static bool is_decoding(const struct batch *b) {
-  if (b->n_rows != b->n_seqs || b->n_rows != b->n_out) return false;
-  for (int i = 0; i < b->n_rows; i++)
-    if (b->q_start[i + 1] != i + 1 || b->out[i] != i) return false;
-  return true;
-}
+/* Every row wants its logits. */
+static bool is_decoding(const struct batch *b) { return b->n_rows == b->n_out; /* ascending, so out[i] is i */ }
 
-/* Rows [b->n_rows, n_rows) see nothing, write nowhere, and are sequences of their own. */
+/* Rows [b->n_rows, n_rows) see nothing, write nowhere, and belong to no sequence. */
 static void pad(struct batch *b, int n_rows) {
   for (int r = b->n_rows; r < n_rows; r++) {
     b->token[r] = b->pos[r] = 0;
-    b->seq[r] = b->out[r] = r;
-    b->q_start[r + 1] = r + 1;
+    b->seq[r] = 0;
+    b->out[r] = r;
     for (int k = 0; k < KV_KINDS; k++) {
       b->lo[k][r] = b->hi[k][r] = 0;
       b->slot[k][r] = 0;
     }
   }
-  b->n_rows = b->n_seqs = b->n_out = n_rows;
+  b->n_rows = b->n_out = n_rows;
 }
 
 struct tensor graph_forward(struct graph *g, struct model *m, struct batch *b) {
@@ -117,6 +112,6 @@ struct tensor graph_forward(struct graph *g, struct model *m, struct batch *b) {
     g->stats.n_replayed++;
     g->stats.n_launches = record_launches(r);
   }
-  b->n_rows = b->n_seqs = b->n_out = n_live;
+  b->n_rows = b->n_out = n_live;
   return tensor_rows(m->logits, n_live);
 }

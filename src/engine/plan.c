@@ -2,7 +2,8 @@
  *
  *   budget = weights (as packed) + scratch (activations, logits, tables, prefix tree, recorded steps) + keys and values
  *
- * Pages of the mapped file are not in it: rows of the embedding that were looked up show in the resident size, but belong to the page cache.
+ * Pages of the mapped file are not in it: rows of the embeddings, per-layer ones too, that were looked up show in the resident size, but belong to
+ * the page cache.
  *
  * Of the two pools of keys and values at least one longest sequence fits in each, and in the sliding one the window and rows of two whole
  * steps. Above that they grow together, as far as the budget goes, to
@@ -72,6 +73,15 @@ static int option_kv_type(const char *name, struct plan *p, struct err *e) {
   return err_set(e, ERR_BAD_INPUT, "--kv-type: expected bf16, f16, f32 or q8_0, found \"%.40s\"", name);
 }
 
+static int option_quant(const char *name, struct plan *p, struct err *e) {
+  p->model.quant = DTYPE_NONE;
+  if (!name) return 0;
+  enum dtype t = dtype_by_name(name);
+  if (t != DTYPE_Q8_0 && t != DTYPE_Q4_0) return err_set(e, ERR_BAD_INPUT, "--quant: expected q8_0 or q4_0, found \"%.40s\"", name);
+  p->model.quant = t;
+  return 0;
+}
+
 static int read_options(struct plan *p, const struct cygnet_options *o, const struct model_config *c, struct err *e) {
   struct model_plan *m = &p->model;
   struct sched_config *s = &p->sched;
@@ -80,7 +90,7 @@ static int read_options(struct plan *p, const struct cygnet_options *o, const st
     return err_set(e, ERR_BAD_INPUT, "--attn: expected cpu or ref, found \"%.40s\"", o->attn);
   m->attn = o->attn && !strcmp(o->attn, "ref") ? &attn_ref_ops : &attn_cpu_ops;
   m->quiet = o->quiet != 0;
-  if (option_isa(o->isa, &m->isa, e) || option_kv_type(o->kv_type, p, e)) return -1;
+  if (option_isa(o->isa, &m->isa, e) || option_kv_type(o->kv_type, p, e) || option_quant(o->quant, p, e)) return -1;
   if (option_int("threads", o->threads, 0, 1024, &m->n_threads, e)) return -1;
   if (option_int("page-size", o->page_tokens, PLAN_PAGE_TOKENS, 256, &m->page_tokens, e)) return -1;
   if (m->page_tokens & (m->page_tokens - 1))
@@ -100,23 +110,40 @@ static int read_options(struct plan *p, const struct cygnet_options *o, const st
 
 /* ---- sizes -------------------------------------------------------------------------------------------------------------------- */
 
-/* Matrices as the instruction set wants them; vectors are converted to float32. */
-static size_t weights_in_memory(const struct kern *kern, const struct weights *w, size_t *lookup_bytes) {
+/* Bytes of one tensor in memory: n_matrices of the same size as the instruction set wants them, in the type that they are computed in. */
+static size_t matrix_bytes(const struct kern *kern, const struct weight_entry *f, enum dtype type, int64_t n_matrices) {
+  int64_t rows = 1, cols = f->shape[f->n_dims - 1];
+  for (int d = 0; d + 1 < f->n_dims; d++) rows *= f->shape[d];
+  rows /= MAX(n_matrices, 1);
+  if (rows < 1 || rows > INT32_MAX || cols < 1 || cols > INT32_MAX || !gemm_supports(kern, type, (int)cols, NULL)) return f->n_bytes;
+  struct weight t = {.dtype = type, .from = type == f->dtype ? DTYPE_NONE : f->dtype, .rows = (int)rows, .cols = (int)cols};
+  return (size_t)n_matrices * align_up(gemm_packed_bytes(kern, &t), 64);
+}
+
+/* Matrices are packed, or quantised, or used where they are in the file; vectors are converted to float32. Tables of which only rows are looked up
+ * take no memory of their own. */
+static size_t weights_in_memory(const struct plan *p, const struct kern *kern, const struct weights *w, size_t *lookup_bytes) {
   size_t n_bytes = 0;
   *lookup_bytes = 0;
   for (size_t i = 0; i < weights_count(w); i++) {
     struct weight_entry f = weights_at(w, i);
-    if (f.skipped) continue;
-    size_t here = f.n_bytes;
-    if (f.n_dims == 2 && f.dtype != DTYPE_NONE && f.shape[0] <= INT32_MAX && f.shape[1] <= INT32_MAX) {
-      struct weight t = {.dtype = f.dtype, .rows = (int)f.shape[0], .cols = (int)f.shape[1]};
-      if (dtype_row_bytes(f.dtype, (size_t)t.cols, &t.row_bytes)) {
-        size_t packed = gemm_packed_bytes(kern, &t);
-        if (packed) here = packed;
-        if (packed && !strcmp(f.name, "token_embd.weight")) *lookup_bytes = f.n_bytes;
-      }
+    const char *name = f.gguf_name;
+    if (f.skipped || !name || f.dtype == DTYPE_NONE) continue;
+    if (!strcmp(name, "per_layer_token_embd.weight")) {
+      *lookup_bytes += f.n_bytes;
+      continue;
     }
-    n_bytes += here;
+    if (f.n_dims < 2) {
+      n_bytes += align_up((f.n_dims ? (size_t)f.shape[0] : 1) * sizeof(float), 64);
+      continue;
+    }
+    enum dtype type = weights_type(name, f.dtype, f.shape[f.n_dims - 1], p->model.quant);
+    if (str_ends(str_c(name), "ffn_gate_inp.weight")) type = DTYPE_F32; /* routers */
+    int64_t n = f.n_dims == 3 ? f.shape[0] : 1;                         /* experts; gate and up in one tensor are two each */
+    if (str_ends(str_c(name), "gate_up_exps.weight")) n *= 2;
+    size_t here = matrix_bytes(kern, &f, type, n);
+    if (here && kern->isa != ISA_REF && !strcmp(name, "token_embd.weight")) *lookup_bytes += f.n_bytes;
+    n_bytes += here ? here : f.n_bytes;
   }
   return n_bytes;
 }
@@ -282,7 +309,7 @@ int plan_make(struct plan *p, const struct cygnet_options *o, const struct model
   int failed = sizing_open(&z, p, o, c, e);
   if (!failed) {
     p->n_samplers = MIN(s->max_running, workers_count(z.workers));
-    p->weight_bytes = weights_in_memory(z.kern, w, &p->lookup_bytes);
+    p->weight_bytes = weights_in_memory(p, z.kern, w, &p->lookup_bytes);
     for (int l = 0; l < z.n_layers; l++) {
       const struct attn_layer *y = &z.layers[l];
       if (y->owner == l) p->token_bytes[y->kind] += attn_slot_bytes(m->kv_dtype, y->n_kv, y->head_dim);
@@ -310,7 +337,9 @@ void plan_print(const struct plan *p, const struct model_config *c, struct buf *
   char h[3][32];
   const struct model_plan *m = &p->model;
   long long full = (long long)m->n_pages[KV_FULL] * m->page_tokens, sliding = (long long)m->n_pages[KV_SLIDING] * m->page_tokens;
-  buf_printf(out, "weights            %s\n", mem_human(p->weight_bytes, h[0]));
+  buf_printf(out, "weights            %s", mem_human(p->weight_bytes, h[0]));
+  if (p->model.quant) buf_printf(out, "  (plain numbers become %s)", dtype_info(p->model.quant)->name);
+  buf_printf(out, "\n");
   buf_printf(out, "keys and values    %s  (", mem_human(p->kv_bytes, h[0]));
   if (full) buf_printf(out, "%lld tokens full at %s", full, mem_human(p->token_bytes[KV_FULL], h[0]));
   if (sliding) buf_printf(out, "%s%lld sliding at %s", full ? ", " : "", sliding, mem_human(p->token_bytes[KV_SLIDING], h[0]));
@@ -322,7 +351,7 @@ void plan_print(const struct plan *p, const struct model_config *c, struct buf *
   buf_printf(out, "together           %s", mem_human(needed(p), h[0]));
   if (p->budget_bytes != SIZE_MAX) buf_printf(out, " of %s", mem_human(p->budget_bytes, h[1]));
   if (p->lookup_bytes)
-    buf_printf(out, "\nand of the file     up to %s, rows of the embedding: cached, the system takes them back when it needs to",
+    buf_printf(out, "\nand of the file     up to %s, rows of the embeddings: cached, the system takes them back when it needs to",
                mem_human(p->lookup_bytes, h[0]));
   buf_printf(out, "\ncontext            %d tokens", p->ctx_tokens);
   if (p->ctx_tokens < c->ctx_tokens) buf_printf(out, " of the model's %d", c->ctx_tokens);

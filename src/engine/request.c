@@ -39,6 +39,12 @@ static int check_counts(const struct cygnet_request *from, struct err *e) {
   if (from->prompt_logprobs < 0 || (size_t)from->prompt_logprobs > from->n_prompt)
     return err_set(e, ERR_BAD_INPUT, "prompt_logprobs: expected to begin at token 0 to %zu of the prompt, found %d", from->n_prompt - 1,
                    from->prompt_logprobs - 1);
+  if (from->marks && from->show_special)
+    return err_set(e, ERR_BAD_INPUT, "marks: expected control tokens beside the text or in it, found show_special too");
+  if (from->thoughts < CYGNET_THOUGHTS_FREE || from->thoughts > CYGNET_THOUGHTS_OPEN)
+    return err_set(e, ERR_BAD_INPUT, "thoughts: expected 0 to %d, found %d", CYGNET_THOUGHTS_OPEN, from->thoughts);
+  if (from->thinking_budget < 0)
+    return err_set(e, ERR_BAD_INPUT, "thinking_budget: expected 0 or more, found %d", from->thinking_budget - 1);
   return 0;
 }
 
@@ -48,10 +54,14 @@ static int set_sampling(struct request *r, const struct cygnet_request *from, co
   const struct cygnet_sampling *s = &from->sampling;
   struct sample_bias bias[SAMPLE_BIAS_MAX];
   for (size_t i = 0; i < s->n_bias; i++) bias[i] = (struct sample_bias){.id = s->bias[i].id, .bias = s->bias[i].bias};
-  int32_t stop_ids[REQUEST_STOP_IDS_MAX + CONFIG_EOS_MAX];
+  int32_t stop_ids[REQUEST_STOP_IDS_MAX + 2 * CONFIG_EOS_MAX];
   int n_stop_ids = (int)from->n_stop_ids;
   for (int i = 0; i < n_stop_ids; i++) stop_ids[i] = from->stop_ids[i];
   for (int i = 0; i < limits->n_eos && !from->ignore_eos; i++) stop_ids[n_stop_ids++] = limits->eos[i];
+  int n_eog;
+  const int32_t *eog = tok_eog(limits->tok, &n_eog);
+  for (int i = 0; i < MIN(n_eog, CONFIG_EOS_MAX) && from->grammar && !from->ignore_eos; i++)
+    if (eog[i] >= 0 && eog[i] < limits->vocab) stop_ids[n_stop_ids++] = eog[i];
 
   struct sample_params p = {.temperature = s->temperature,
                             .top_p = s->top_p != 0 ? s->top_p : 1,
@@ -78,6 +88,15 @@ static int set_stop(struct request *r, const struct cygnet_request *from, struct
   for (size_t i = 0; i < from->n_stop; i++) strings[i] = str_c(from->stop[i]);
   r->stop = stop_new(strings, (int)from->n_stop, from->keep_stop != 0, e);
   return r->stop ? 0 : -1;
+}
+
+static void set_thoughts(struct request *r, const struct cygnet_request *from, const struct request_limits *limits) {
+  bool has = limits->thought_open >= 0 && limits->thought_close >= 0;
+  r->thoughts = (struct thoughts){.kind = has ? (enum cygnet_thoughts)from->thoughts : CYGNET_THOUGHTS_FREE,
+                                  .open_id = has ? limits->thought_open : -1,
+                                  .close_id = has ? limits->thought_close : -1,
+                                  .n_max = from->thinking_budget - 1};
+  r->thoughts.open = r->thoughts.kind == CYGNET_THOUGHTS_OPEN;
 }
 
 /* What the request may take from the prefix tree, and whose it is. */
@@ -119,6 +138,11 @@ struct request *request_new(const struct cygnet_request *from, const struct requ
   detok_init(&r->detok, limits->tok, !from->show_special);
   buf_init(&r->text, 0);
   r->keep_stop = from->keep_stop != 0;
+  r->ignore_eos = from->ignore_eos != 0;
+  r->marks = from->marks != 0;
+  set_thoughts(r, from, limits);
+  if (from->grammar)
+    r->grammar = grammar_state_new((struct grammar *)(uintptr_t)from->grammar); /* its count of references changes, no more */
   r->matched_stop = -1;
   r->matched_id = -1;
   set_reuse(r, from);
@@ -138,8 +162,11 @@ void request_delete(struct request *r) {
   if (!r) return;
   CHECK(!r->kv.pairs);
   sample_state_free(&r->sampling);
+  grammar_state_delete(r->grammar);
+  draft_free(&r->draft);
   stop_delete(r->stop);
   buf_free(&r->text);
+  free(r->marks_new);
   free(r->tokens);
   free(r->new_tokens);
   free(r->new_top);
@@ -150,13 +177,25 @@ void request_delete(struct request *r) {
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------------------- */
 
+void request_reserve(struct request *r, int n) {
+  CHECK(n <= MAX(r->n_limit, r->n_prompt));
+  if (n <= r->tokens_cap) return; /* grows by half: a long limit that is never reached costs nothing */
+  r->tokens_cap = MAX(n, MIN(r->n_limit, r->tokens_cap + r->tokens_cap / 2 + 32));
+  r->tokens = xrealloc(r->tokens, (size_t)r->tokens_cap * sizeof *r->tokens);
+}
+
 void request_push(struct request *r, int32_t id) {
   CHECK(r->n_tokens < r->n_limit);
-  if (r->n_tokens == r->tokens_cap) { /* grows by half: a long limit that is never reached costs nothing */
-    r->tokens_cap = MIN(r->n_limit, r->tokens_cap + r->tokens_cap / 2 + 32);
-    r->tokens = xrealloc(r->tokens, (size_t)r->tokens_cap * sizeof *r->tokens);
-  }
+  request_reserve(r, r->n_tokens + 1);
   r->tokens[r->n_tokens++] = id;
+}
+
+void request_put_mark(struct request *r, int32_t id) {
+  if (r->n_marks == r->marks_cap) {
+    r->marks_cap = r->marks_cap ? 2 * r->marks_cap : 4;
+    r->marks_new = xrealloc(r->marks_new, (size_t)r->marks_cap * sizeof *r->marks_new);
+  }
+  r->marks_new[r->n_marks++] = (struct cygnet_mark){.at = r->text.len, .id = id};
 }
 
 static void fill_token(struct cygnet_token *t, struct cygnet_logprob *top, int top_max, const struct sample_result *from) {
@@ -193,7 +232,7 @@ void request_link_top(struct request *r) {
 
 void request_clear_output(struct request *r) {
   buf_clear(&r->text);
-  r->n_new_tokens = 0;
+  r->n_new_tokens = r->n_marks = 0;
   if (!r->prompt_shown) return;
   free(r->prompt_tokens);
   free(r->prompt_top);

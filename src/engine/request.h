@@ -4,6 +4,8 @@
  *   │ keys and values valid │ known, to compute │ may still come    │
  *
  * to compute = n_tokens - n_computed; a request decodes when that is 1 and the prompt is behind it. Everything else is derived.
+ * What comes behind n_tokens may be known before it is said: `ahead` holds n_forced tokens that are certain (a grammar leaves no choice, a thought is
+ * to be closed), and in the step that is being put together n_draft guesses behind them. Rows of those are computed beside the last known token's.
  * States: WAITING (in the queue, holds no pages) → RUNNING (has a kv_seq) → DONE (in no list of the scheduler; lives until its last event has
  * been read).
  * Retraction takes a running one back to WAITING with n_computed = 0: its tokens stay, and it later continues to the bit as if nothing had
@@ -17,6 +19,7 @@
 
 #include "base/buf.h"
 #include "cygnet.h"
+#include "engine/draft.h"
 #include "engine/sample.h"
 #include "files/config.h"
 #include "kv/radix.h"
@@ -24,14 +27,16 @@
 #include "text/grammar.h"
 #include "text/stop.h"
 
-enum { REQUEST_STOP_IDS_MAX = 256 };
+enum { REQUEST_STOP_IDS_MAX = 256, REQUEST_AHEAD_MAX = 64 };
 
-/* Which tokens of an answer are thoughts: between a family's opening and closing token. While they last the grammar waits. */
+/* Which tokens of an answer are thoughts: between a family's opening and closing token. While those last that come before the answer (MAY, OPEN) the
+ * grammar waits, and with a grammar nothing ends the request. */
 struct thoughts {
-  enum cygnet_thoughts kind;
+  enum cygnet_thoughts kind; /* FREE where the family has none */
   int32_t open_id, close_id; /* -1: the family has none */
   bool open, over;           /* inside one now; the answer has begun, so that the grammar holds */
-  int n_tokens, n_max;       /* so far, their control tokens included; -1 = no limit: then the next token is close_id */
+  int n_tokens;              /* so far, their control tokens included */
+  int n_max;                 /* when one is open and n_tokens has come to it, the next token is close_id; -1 = no limit */
 };
 
 enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_DONE };
@@ -54,10 +59,17 @@ struct request {
   uint64_t leader;          /* a follower's memo (sched.h 2): number of the request that it follows, 0 = none, */
   int n_shared;             /* and how many tokens both begin with */
 
-  struct sample_state sampling;  /* its stop_ids are every id that ends the request: the caller's and, unless ignore_eos, the model's */
+  int32_t ahead[REQUEST_AHEAD_MAX]; /* what follows tokens: */
+  int n_forced, n_draft;            /* that many that are certain, then guesses of this step */
+  struct draft draft;               /* of its own tokens; without memory until it decodes for the first time */
+
+  struct sample_state
+      sampling; /* its stop_ids are every id that ends the request: the caller's and, unless ignore_eos, the model's; with a grammar
+                                    the tokenizer's, too */
   struct grammar_state *grammar; /* where the answer is in what it must be; NULL = anything; owned */
   struct thoughts thoughts;
-  bool keep_stop;
+  int n_reasoning; /* tokens of thoughts among those that are said */
+  bool keep_stop, ignore_eos;
   bool marks; /* control tokens leave as marks */
   struct detok detok;
   struct stop *stop; /* NULL = no stop strings; owned */
@@ -96,6 +108,7 @@ struct request_limits {
   int vocab, ctx_tokens;
   int32_t eos[CONFIG_EOS_MAX]; /* the model's own end-of-generation ids, inside the vocabulary */
   int n_eos;
+  int32_t thought_open, thought_close; /* control tokens around thoughts; -1 = the family has none */
   const struct tokenizer *tok;
 };
 
@@ -104,7 +117,9 @@ struct request *request_new(const struct cygnet_request *from, const struct requ
 void request_delete(struct request *r); /* its kv_seq is closed before; NULL is fine */
 
 void request_push(struct request *r, int32_t id);                            /* one more known token; n_tokens < n_limit */
+void request_reserve(struct request *r, int n);                              /* room in tokens for n of them, n <= n_limit */
 void request_put_token(struct request *r, const struct sample_result *from); /* one more token for its next event */
+void request_put_mark(struct request *r, int32_t id);                        /* a control token behind the text so far */
 void request_put_prompt_token(struct request *r, int position, const struct sample_result *from); /* log-probability of a prompt token */
 void request_link_top(struct request *r);     /* set `top` of all new tokens, before they are handed out */
 void request_clear_output(struct request *r); /* what was handed out has been read */
@@ -115,6 +130,10 @@ static inline bool request_is_stop_id(const struct request *r, int32_t id) {
   for (int i = 0; i < r->sampling.params.n_stop_ids; i++)
     if (r->sampling.params.stop_ids[i] == id) return true;
   return false;
+}
+/* The grammar holds now. */
+static inline bool request_in_grammar(const struct request *r) {
+  return r->grammar && (r->thoughts.kind == CYGNET_THOUGHTS_FREE || r->thoughts.over);
 }
 /* Tokens whose keys and values it will need at most: the last one that is generated is never computed. */
 static inline int request_kv_tokens(const struct request *r) { return r->n_limit > r->n_prompt ? r->n_limit - 1 : r->n_prompt; }
@@ -128,8 +147,9 @@ static inline int request_reuse_max(const struct request *r) {
   int most = r->n_reported >= r->n_prompt ? r->n_tokens : MAX(r->n_reuse_max, r->n_reported);
   return MIN(most, r->n_tokens - 1);
 }
-/* Of its next n rows, how many of the last ones want logits. */
+/* Of its next n rows, how many of the last ones want logits. Those in front of a token that is certain only for its log-probability. */
 static inline int request_out_rows(const struct request *r, int n) {
+  if (request_decodes(r)) return r->sampling.params.n_logprobs >= 0 ? n : MAX(0, n - r->n_forced);
   int end = r->n_computed + n, from = request_wanted_from(r);
   if (from < r->n_prompt && from < end) return end - MAX(from, r->n_computed);
   return end == r->n_tokens && request_samples(r) ? 1 : 0;

@@ -158,8 +158,9 @@ int sample_scratch_init(struct sample_scratch *sc, int vocab, struct err *e) {
   sc->list = mem_try_alloc(((size_t)vocab + 1) * sizeof *sc->list);
   sc->swap = mem_try_alloc((size_t)vocab * sizeof *sc->swap);
   sc->weights = mem_try_alloc((size_t)vocab * sizeof *sc->weights);
+  sc->masked = mem_try_alloc((size_t)vocab * sizeof *sc->masked);
   sc->edits = mem_try_alloc((size_t)sc->edits_max * sizeof *sc->edits);
-  if (sc->block_max && sc->heap && sc->list && sc->swap && sc->weights && sc->edits) return 0;
+  if (sc->block_max && sc->heap && sc->list && sc->swap && sc->weights && sc->masked && sc->edits) return 0;
   sample_scratch_free(sc);
   return err_set(e, ERR_NO_MEMORY, "sampling: no memory for a vocabulary of %d ids", vocab);
 }
@@ -170,6 +171,7 @@ void sample_scratch_free(struct sample_scratch *sc) {
   free(sc->list);
   free(sc->swap);
   free(sc->weights);
+  free(sc->masked);
   free(sc->edits);
   memset(sc, 0, sizeof *sc);
 }
@@ -218,22 +220,26 @@ static const float *block_of(const struct sample_scratch *sc, const float *logit
   return padded;
 }
 
+/* The greatest logit of a block; lanes of *is_nan become true where there is a NaN. */
+static ALWAYS_INLINE float scan_block(const float *x, i32x4 *is_nan) {
+  f32x4 top = all4(-INFINITY), other = top;
+  for (int i = 0; i < BLOCK; i += 8) {
+    f32x4 u = load4(x + i), v = load4(x + i + 4);
+    *is_nan |= (u != u) | (v != v);
+    top = max4(u, top);
+    other = max4(v, other);
+  }
+  top = max4(other, top);
+  float left = MAX(top[0], top[1]), right = MAX(top[2], top[3]);
+  return MAX(left, right);
+}
+
 /* Fill block_max and max. Fails on NaN and +inf. */
 static int scan_row(struct sample_scratch *sc, const float *logits, struct err *e) {
   i32x4 is_nan = {0};
   float max = -INFINITY, padded[BLOCK];
   for (int b = 0; b < sc->n_blocks; b++) {
-    const float *x = block_of(sc, logits, b, padded);
-    f32x4 top = all4(-INFINITY), other = top;
-    for (int i = 0; i < BLOCK; i += 8) {
-      f32x4 u = load4(x + i), v = load4(x + i + 4);
-      is_nan |= (u != u) | (v != v);
-      top = max4(u, top);
-      other = max4(v, other);
-    }
-    top = max4(other, top);
-    float left = MAX(top[0], top[1]), right = MAX(top[2], top[3]);
-    sc->block_max[b] = MAX(left, right);
+    sc->block_max[b] = scan_block(block_of(sc, logits, b, padded), &is_nan);
     max = MAX(max, sc->block_max[b]);
   }
   sc->max = max;
@@ -365,7 +371,8 @@ static float penalised(float logit, int count, const struct sample_params *p) {
 static void edit_logits(struct sample_scratch *sc, const struct sample_state *s, float *logits) {
   const struct sample_params *p = &s->params;
   sc->n_edits = 0;
-  /* A stop id that is held back is -inf before and after the division, so the two loops over counts may be one. */
+  /* A stop id that is held back is -inf before and after the division, so the two loops over counts may be one. What a grammar bans is -inf in
+   * the row already, and no step brings that back. */
   for (int i = 0; i < s->n_ids; i++) put(sc, logits, s->ids[i].id, penalised(logits[s->ids[i].id], s->ids[i].count, p));
   if (s->n_generated < p->min_tokens)
     for (int i = 0; i < p->n_stop_ids; i++) put(sc, logits, p->stop_ids[i], -INFINITY);
@@ -374,6 +381,59 @@ static void edit_logits(struct sample_scratch *sc, const struct sample_state *s,
     put(sc, logits, b->id, b->bias <= (float)SAMPLE_BAN ? -INFINITY : logits[b->id] + b->bias);
   }
   for (int i = 0; i < p->n_suppressed; i++) put(sc, logits, p->suppressed[i], -INFINITY);
+}
+
+/* Bits of 32 ids from id on, those beyond the mask or the vocabulary clear. */
+static uint32_t allowed_bits(const struct sample_scratch *sc, const struct sample_state *s, int id) {
+  int n = MIN(s->n_allowed, sc->vocab) - id;
+  if (n <= 0) return 0;
+  uint32_t bits = s->allowed[id / 32];
+  return n < 32 ? bits & ((1u << n) - 1) : bits;
+}
+
+/* The row without what the grammar bans, in memory of its own that is -inf throughout between calls: what is banned is nearly all and costs nothing. */
+static float *mask_logits(struct sample_scratch *sc, const struct sample_state *s, const float *logits) {
+  float *out = sc->masked;
+  if (!sc->masked_is_clear)
+    for (int id = 0; id < sc->vocab; id++) out[id] = -INFINITY;
+  sc->masked_is_clear = true;
+  for (int id = 0; id < sc->vocab; id += 32) {
+    uint32_t bits = allowed_bits(sc, s, id);
+    if (bits == UINT32_MAX) memcpy(out + id, logits + id, 32 * sizeof *out);
+    else
+      for (; bits; bits &= bits - 1) out[id + __builtin_ctz(bits)] = logits[id + __builtin_ctz(bits)];
+  }
+  return out;
+}
+
+static void clear_masked(struct sample_scratch *sc, const struct sample_state *s) {
+  for (int id = 0; id < sc->vocab; id += 32)
+    if (allowed_bits(sc, s, id))
+      for (int i = id; i < MIN(id + 32, sc->vocab); i++) sc->masked[i] = -INFINITY;
+}
+
+/* scan_row of the masked row, after edits: only where something is allowed. */
+static int scan_masked(struct sample_scratch *sc, const struct sample_state *s, struct err *e) {
+  i32x4 is_nan = {0};
+  float padded[BLOCK];
+  sc->max = -INFINITY;
+  for (int b = 0; b < sc->n_blocks; b++) {
+    bool any = allowed_bits(sc, s, b * BLOCK) || allowed_bits(sc, s, b * BLOCK + 32);
+    sc->block_max[b] = any ? scan_block(block_of(sc, sc->masked, b, padded), &is_nan) : -INFINITY;
+    sc->max = MAX(sc->max, sc->block_max[b]);
+  }
+  return sc->max < INFINITY ? 0 : err_set(e, ERR_INTERNAL, "logits: expected finite numbers, found infinity after logit_bias");
+}
+
+bool sample_bans(const struct sample_state *s, int32_t id) {
+  const struct sample_params *p = &s->params;
+  for (int i = 0; i < p->n_bias; i++)
+    if (p->bias[i].id == id && p->bias[i].bias <= (float)SAMPLE_BAN) return true;
+  for (int i = 0; i < p->n_suppressed; i++)
+    if (p->suppressed[i] == id) return true;
+  for (int i = 0; i < p->n_stop_ids && s->n_generated < p->min_tokens; i++)
+    if (p->stop_ids[i] == id) return true;
+  return false;
 }
 
 static void restore_logits(struct sample_scratch *sc, float *logits) {
@@ -549,6 +609,12 @@ static double log_sum_exp(const struct sample_scratch *sc, const float *logits) 
 
 static int nothing_left(struct err *e) { return err_set(e, ERR_INTERNAL, "logits: expected a token that may be sampled, all are -inf"); }
 
+static int nothing_allowed(const struct sample_state *s, struct err *e) {
+  if (!s->allowed) return nothing_left(e);
+  return err_set(e, ERR_BAD_INPUT, "grammar: expected a token that it allows, logit_bias and min_tokens leave none after %d tokens",
+                 s->n_generated);
+}
+
 int sample_logprobs(struct sample_scratch *sc, const float *logits, int32_t id, int n_top, struct sample_result *out, struct err *e) {
   CHECK(id >= -1 && id < sc->vocab && n_top >= 0 && n_top <= SAMPLE_TOP_MAX);
   *out = (struct sample_result){.id = id};
@@ -571,14 +637,16 @@ int sample_token(struct sample_scratch *sc, const struct sample_state *s, float 
     log_sum = log_sum_exp(sc, logits);
     fill_top(sc, logits, log_sum, p->n_logprobs, out);
   }
-  edit_logits(sc, s, logits);
-  int rc = sc->n_edits ? scan_row(sc, logits, e) : 0;
-  if (rc == 0 && sc->max == -INFINITY) rc = nothing_left(e);
+  float *row = s->allowed ? mask_logits(sc, s, logits) : logits;
+  edit_logits(sc, s, row);
+  int rc = s->allowed ? scan_masked(sc, s, e) : sc->n_edits ? scan_row(sc, row, e) : 0;
+  if (rc == 0 && sc->max == -INFINITY) rc = nothing_allowed(s, e);
   if (rc == 0) {
     bool greedy = p->temperature < TEMPERATURE_GREEDY || p->top_k == 1;
-    out->id = greedy ? find_first(sc, logits, sc->max) : choose(sc, p, logits, rng_uniform(p->seed, position, 0));
+    out->id = greedy ? find_first(sc, row, sc->max) : choose(sc, p, row, rng_uniform(p->seed, position, 0));
   }
-  restore_logits(sc, logits);
+  restore_logits(sc, row);
+  if (s->allowed) clear_masked(sc, s);
   if (rc == 0 && p->n_logprobs >= 0) out->logprob = (float)((double)logits[out->id] - log_sum);
   return rc;
 }

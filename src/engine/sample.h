@@ -20,7 +20,7 @@
  *   4. Greedy (temperature < 1e-6, or top_k 1) is the first candidate: the greatest logit, the lowest id among equals.
  *   5. Log-probabilities are log-softmax of the logits as the model gave them: before every step of rule 1.
  *   6. NaN or +inf anywhere in the row fails that request with ERR_INTERNAL; -inf is a token that is never sampled. A row where nothing is
- *      left to sample fails, too.
+ *      left to sample fails, too (ERR_BAD_INPUT when it is the grammar and the request's other wishes together that leave nothing).
  *   7. Nothing is allocated per token. One scratch serves any number of requests, one at a time: one per thread that samples.
  */
 #ifndef CYGNET_SAMPLE_H
@@ -68,6 +68,7 @@ struct sample_count {
 struct sample_state {
   struct sample_params params; /* checked; its lists are owned copies */
   const uint32_t *allowed; /* one bit per id, borrowed, of the grammar for this one token; NULL = all. What it bans comes back by nothing */
+  int n_allowed;           /* ids that it has bits for; those beyond are banned, too */
   int n_generated;
   int n_ids;                /* different ids among them; counted only when a penalty asks for it */
   int ids_max;              /* 0 = no penalty */
@@ -95,6 +96,8 @@ struct sample_scratch {
   struct sample_candidate *list; /* [vocab + 1] */
   struct sample_candidate *swap; /* [vocab] */
   float *weights;                /* [vocab], of the list */
+  float *masked;                 /* [vocab]: the row without what a grammar bans; -inf throughout between calls */
+  bool masked_is_clear;          /* at first it is not */
   struct sample_edit *edits;     /* [edits_max]: logits as they were, to put them back */
   int n_edits, edits_max;
 };
@@ -103,7 +106,7 @@ struct sample_params sample_params_default(void);
 /* Every number against its range, every id against the vocabulary. The sentence names the field as the HTTP interface spells it. */
 int sample_params_check(const struct sample_params *p, int vocab, struct err *e);
 
-/* About 40 bytes per id, most of it touched only when needed. */
+/* About 50 bytes per id, most of it touched only when needed. */
 int sample_scratch_init(struct sample_scratch *sc, int vocab, struct err *e);
 void sample_scratch_free(struct sample_scratch *sc); /* fine on a zeroed one */
 
@@ -116,6 +119,8 @@ void sample_state_add(struct sample_state *s, int32_t token); /* after each toke
  * before return, after a failure too. */
 int sample_token(struct sample_scratch *sc, const struct sample_state *s, float *logits, uint64_t position, struct sample_result *out,
                  struct err *e);
+/* Whether the request's own wishes forbid id as its next token: logit_bias, suppressed, or an end before min_tokens. */
+bool sample_bans(const struct sample_state *s, int32_t id);
 /* Log-probability of a given token and the n_top best (rule 5), for prompts. id -1 = none, logprob is then 0. */
 int sample_logprobs(struct sample_scratch *sc, const float *logits, int32_t id, int n_top, struct sample_result *out, struct err *e);
 

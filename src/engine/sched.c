@@ -81,7 +81,7 @@ static void give_back(struct sched *s, struct request *r, bool resumable) {
     radix_mark(s->radix, r->space, &r->kv, r->tokens);
   }
   kv_seq_close(s->kv, &r->kv);
-  r->n_picked = 0;
+  r->n_picked = r->n_draft = 0;
 }
 
 void sched_remove(struct sched *s, struct request *r) {
@@ -206,6 +206,27 @@ static void pick_prompts(struct sched *s) {
   for (struct request *r = s->running.first; r && left > 0; r = r->next) left -= give_rows(s, r, left);
 }
 
+/* Rows behind the last known token, for what is expected there. */
+static void pick_ahead(struct sched *s) {
+  int rows_left = s->config.rows_max, out_left = s->config.out_max;
+  for (const struct request *r = s->running.first; r; r = r->next) {
+    if (r->n_picked == 0) continue;
+    rows_left -= r->n_picked;
+    out_left -= request_out_rows(r, r->n_picked);
+  }
+  for (struct request *r = s->running.first; r; r = r->next) {
+    if (!request_decodes(r) || r->n_picked == 0) continue;
+    int n = MIN(MIN(r->n_forced + r->n_draft, rows_left), r->n_limit - 1 - r->n_tokens), had_out = request_out_rows(r, 1);
+    while (n > 0 && request_out_rows(r, 1 + n) - had_out > out_left) n--;
+    if (n > 0) n = reserve_some(s, r, 1 + n) - 1;
+    r->n_draft = MAX(0, n - r->n_forced);
+    if (n <= 0) continue;
+    r->n_picked = 1 + n;
+    rows_left -= n;
+    out_left -= request_out_rows(r, 1 + n) - had_out;
+  }
+}
+
 int sched_next(struct sched *s) {
   s->n_picks = s->n_copies = 0;
   for (struct request *r = s->running.first; r; r = r->next) {
@@ -215,8 +236,11 @@ int sched_next(struct sched *s) {
   pick_decoding(s);
   sched_admit(s);
   pick_prompts(s);
+  pick_ahead(s);
   for (struct request *r = s->running.first; r; r = r->next)
-    if (r->n_picked) s->picks[s->n_picks++] = (struct sched_pick){.r = r, .n = r->n_picked, .n_out = request_out_rows(r, r->n_picked)};
+    if (r->n_picked)
+      s->picks[s->n_picks++] = (struct sched_pick){
+          .r = r, .n = r->n_picked, .n_out = request_out_rows(r, r->n_picked), .is_decoding = request_decodes(r)};
   CHECK(s->n_picks > 0 || (s->running.n == 0 && s->waiting.n == 0)); /* a step without rows would repeat for ever */
   return s->n_picks;
 }

@@ -20,6 +20,8 @@
  *      other half goes to the prompts of the same priority with the fewest rows left, if fewer than the first's: a short question does not
  *      wait for a book. What is left over goes to prompts in order. A prompt may be cut anywhere. One that finds no page waits for a later
  *      step, except that the first one retracts others when no decoding request will free any.
+ *   4. a decoding request gets rows for what is expected behind its last token (request.h: ahead), as far as the batch has rows and places for logits
+ *      left and pages are free or idle: nobody is retracted for it.
  * A request that wants logits of its prompt gets no more rows than the batch's out places allow.
  *
  * Whatever has been computed is in the tree at once, whole page by whole page; ends (of a prompt, of an answer, of what was retracted) are
@@ -40,9 +42,10 @@ struct sched_config {
   int ahead_tokens;      /* room to grow that admission leaves to each running request; 0 is fine */
 };
 
-struct sched_pick { /* n rows of r from its n_computed on; the last n_out of them want logits */
+struct sched_pick { /* n rows of r from its n_computed on, those behind n_tokens of what is expected; the last n_out of them want logits */
   struct request *r;
   int n, n_out;
+  bool is_decoding;
 };
 
 struct request_list {
@@ -81,7 +84,7 @@ void sched_remove(struct sched *s, struct request *r);
 void sched_retract(struct sched *s, struct request *r); /* a running one goes back to waiting (a full queue does not matter) */
 /* Number of picks in s->picks, their pages reserved, and copies in s->copies; 0 = nothing to do. */
 int sched_next(struct sched *s);
-/* The step's rows of a pick are computed. Enters them into the prefix tree; the end of a prompt becomes a resume point. */
+/* The first p->n of the step's rows of p->r are computed, and the tokens of them known by now. Enters them into the prefix tree; the end of a prompt becomes a resume point. */
 void sched_commit(struct sched *s, const struct sched_pick *p);
 /* Lists, states, integers, the cache and the tree agree. False and a sentence. For tests and debug builds: takes memory. */
 bool sched_check(const struct sched *s, struct err *e);

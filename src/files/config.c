@@ -9,18 +9,22 @@
 static const struct config_family families[] = {
     {"gemma3", FAMILY_GEMMA3, config_gemma3_from_json, config_gemma3_from_gguf, NULL},
     {"gemma3_text", FAMILY_GEMMA3, config_gemma3_from_json, NULL, NULL},
+    {"gemma4", FAMILY_GEMMA4, config_gemma4_from_json, config_gemma4_from_gguf, NULL},
+    {"gemma4_text", FAMILY_GEMMA4, config_gemma4_from_json, NULL, NULL},
+    {"gemma4_unified", FAMILY_GEMMA4, config_gemma4_from_json, NULL, NULL},
+    {"gemma4_unified_text", FAMILY_GEMMA4, config_gemma4_from_json, NULL, NULL},
+    {"gemma4-assistant", FAMILY_GEMMA4, NULL, config_gemma4_drafter_from_gguf, NULL},
+    {"gemma4_assistant", FAMILY_GEMMA4, config_gemma4_drafter_from_json, NULL, NULL},
+    {"gemma4_unified_assistant", FAMILY_GEMMA4, config_gemma4_drafter_from_json, NULL, NULL},
     /* recognised, so that the refusal says what the file is */
-    {"gemma4", FAMILY_GEMMA4, NULL, NULL, NULL},
-    {"gemma4_text", FAMILY_GEMMA4, NULL, NULL, NULL},
-    {"gemma4_unified", FAMILY_GEMMA4, NULL, NULL, NULL},
-    {"gemma4_unified_text", FAMILY_GEMMA4, NULL, NULL, NULL},
-    {"gemma4-assistant", FAMILY_GEMMA4, NULL, NULL, "it is the draft model of another model"},
-    {"gemma4_assistant", FAMILY_GEMMA4, NULL, NULL, "it is the draft model of another model"},
-    {"gemma4_unified_assistant", FAMILY_GEMMA4, NULL, NULL, "it is the draft model of another model"},
+    {"diffusion_gemma", FAMILY_GEMMA4, NULL, NULL, "it writes whole blocks by diffusion, not one token after another"},
+    {"diffusion-gemma", FAMILY_GEMMA4, NULL, NULL, "it writes whole blocks by diffusion, not one token after another"},
     {"mllama", FAMILY_MLLAMA, NULL, NULL, NULL},
     {"mllama_text_model", FAMILY_MLLAMA, NULL, NULL, NULL},
     {"clip", FAMILY_NONE, NULL, NULL, "it is the vision or audio part of a model, not a model"},
     {"gemma-embedding", FAMILY_NONE, NULL, NULL, "it makes embeddings, not text"},
+    {"embedding_gemma2", FAMILY_NONE, NULL, NULL, "it makes embeddings, not text"},
+    {"gemma-embedding2", FAMILY_NONE, NULL, NULL, "it makes embeddings, not text"},
 };
 
 const char *model_family_name(enum model_family f) {
@@ -76,7 +80,41 @@ static int check_layer(const struct model_config *c, int l, const char *where, s
     return err_set(e, ERR_BAD_FILE, "%s: layer %d: expected an even width of heads, found %d", where, l, y->head_dim);
   if (y->kind == LAYER_SLIDING && c->window_tokens < 1)
     return err_set(e, ERR_BAD_FILE, "%s: layer %d is a sliding one, but the model has no window", where, l);
+  if (c->backbone_hidden) { /* donors are another model's */
+    CHECK(y->kv_donor == -1);
+    return 0;
+  }
   CHECK(y->kv_donor >= 0 && y->kv_donor <= l);
+  const struct layer_config *donor = &c->layers[y->kv_donor];
+  CHECK(donor->kind == y->kind && donor->kv_donor == y->kv_donor);
+  if (donor->n_kv != y->n_kv || donor->head_dim != y->head_dim)
+    return err_set(
+        e, ERR_BAD_FILE,
+        "%s: layer %d reads the keys and values of layer %d: expected as many heads of the same width, found %d of %d and %d of %d", where,
+        l, y->kv_donor, y->n_kv, y->head_dim, donor->n_kv, donor->head_dim);
+  return 0;
+}
+
+static int check_experts(const struct model_config *c, const char *where, struct err *e) {
+  if (c->n_experts == 0) return 0;
+  if (c->n_experts_used < 1 || c->n_experts_used > c->n_experts)
+    return err_set(e, ERR_BAD_FILE, "%s: expected 1 to %d of the %d experts to be used for a token, found %d", where, c->n_experts,
+                   c->n_experts, c->n_experts_used);
+  return 0;
+}
+
+static int check_per_layer(const struct model_config *c, const char *where, struct err *e) {
+  if (c->ple == 0 || c->ple_vocab >= c->vocab) return 0;
+  return err_set(e, ERR_BAD_FILE, "%s: expected per-layer embeddings of all %d tokens, found %d", where, c->vocab, c->ple_vocab);
+}
+
+static int check_centroids(const struct model_config *c, const char *where, struct err *e) {
+  if (c->n_centroids == 0) return 0;
+  if (c->vocab % c->n_centroids)
+    return err_set(e, ERR_BAD_FILE, "%s: expected clusters of the same size, found %d for %d tokens", where, c->n_centroids, c->vocab);
+  if (c->n_centroids_used < 1 || c->n_centroids_used > c->n_centroids)
+    return err_set(e, ERR_BAD_FILE, "%s: expected 1 to %d of the %d clusters to be looked into for a token, found %d", where, c->n_centroids,
+                   c->n_centroids, c->n_centroids_used);
   return 0;
 }
 
@@ -86,6 +124,7 @@ int config_check(const struct model_config *c, const char *where, struct err *e)
         c->vocab <= CONFIG_VOCAB_MAX);
   for (int l = 0; l < c->n_layers; l++)
     if (check_layer(c, l, where, e) != 0) return -1;
+  if (check_experts(c, where, e) != 0 || check_per_layer(c, where, e) != 0 || check_centroids(c, where, e) != 0) return -1;
   const struct {
     const char *what;
     double v;
@@ -95,7 +134,9 @@ int config_check(const struct model_config *c, const char *where, struct err *e)
                   {"the base of its rotary embedding", c->rope_full.theta},
                   {"the rope factor", c->rope_full.factor},
                   {"the base of the sliding layers' rotary embedding", c->rope_sliding.theta},
-                  {"the sliding layers' rope factor", c->rope_sliding.factor}};
+                  {"the sliding layers' rope factor", c->rope_sliding.factor},
+                  {"the part of its heads that rotates", c->rope_full.rotated},
+                  {"the part of the sliding layers' heads that rotates", c->rope_sliding.rotated}};
   for (size_t i = 0; i < ARRAY_LEN(positive); i++)
     if (!(positive[i].v > 0) || !isfinite(positive[i].v))
       return err_set(e, ERR_BAD_FILE, "%s: expected %s to be above 0, found %g", where, positive[i].what, positive[i].v);

@@ -29,7 +29,7 @@ enum {
 
 struct rope_config {
   double theta;  /* rope_theta / rope_parameters.*.rope_theta | rope.freq_base, rope.freq_base_swa */
-  double factor; /* linear scaling: angles are divided by it; 1 = none. rope_scaling.factor | rope.scaling.factor (full layers only) */
+  double factor; /* angles are divided by it; 1 = none. (rope_scaling.)factor | rope.scaling.factor (full layers only), rope_freqs.weight */
   double
       rotated; /* share of head_dim that rotates, 1 = all: the first int(rotated * head_dim / 2) pairs. partial_rotary_factor | rope_freqs.weight */
 };
@@ -41,7 +41,7 @@ struct layer_config {
   int head_dim;         /* head_dim, global_head_dim | attention.key_length, .key_length_swa */
   int ffn;              /* intermediate_size | feed_forward_length (scalar or array) */
   int kv_donor; /* layer whose keys and values this one reads; itself when it owns some: the last layer of its kind before the sharing ones.
-                           num_kv_shared_layers | attention.shared_kv_layers */
+                           num_kv_shared_layers | attention.shared_kv_layers. -1 in a drafter: a layer of its target */
   bool v_from_k; /* no value projection: values are the raw keys, normed. attention_k_eq_v on full layers | no attn_v tensor */
 };
 
@@ -70,6 +70,10 @@ struct model_config {
   int n_experts;      /* num_experts where enable_moe_block | expert_count: router and experts beside the dense product in every layer */
   int n_experts_used; /* top_k_experts | expert_used_count */
   int expert_ffn;     /* moe_intermediate_size | expert_feed_forward_length */
+  /* a drafter: a small model that guesses what another one, its target, says next; 0 = a model of its own */
+  int backbone_hidden;  /* width of the target's hidden states. backbone_hidden_size | embedding_length_out */
+  int n_centroids;      /* its vocabulary comes in so many clusters; 0 = not. num_centroids where use_ordered_embeddings | rows of masked_embd_centroids */
+  int n_centroids_used; /* clusters that are looked into for a token. centroid_intermediate_top_k | 32 */
   int32_t suppressed
       [CONFIG_SUPPRESSED_MAX]; /* ids that are never sampled. suppress_tokens of generation_config | tokenizer.ggml.suppress_tokens */
   int n_suppressed;

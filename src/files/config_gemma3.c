@@ -28,9 +28,6 @@ enum {
 };
 static const double EPS = 1e-6, THETA_FULL = 1e6, THETA_SLIDING = 1e4;
 
-/* Limits of numbers that are not counts. */
-static const double EPS_MIN = 1e-12, EPS_MAX = 1e-1, THETA_MIN = 1, THETA_MAX = 1e12, FACTOR_MIN = 1e-3, FACTOR_MAX = 1e6, CAP_MAX = 1e6;
-
 /* Ids of the released vocabulary, which has this many entries, or more with the picture tokens. */
 enum { RELEASED_VOCAB = 262144, END_OF_TEXT = 1, END_OF_TURN = 106 };
 
@@ -51,33 +48,16 @@ static void derive(struct model_config *c) {
   }
 }
 
-static enum layer_kind kind_by_period(int layer, int period) { return (layer + 1) % period ? LAYER_SLIDING : LAYER_FULL; }
-
 /* --- config.json -------------------------------------------------------------------------------------------------------- */
 
 static int json_layer_kinds(struct model_config *c, const struct config_json *s, struct err *e) {
-  const json_t *types = NULL;
-  int given = json_get_array(s->text, "layer_types", &types, s->where_text, e);
-  if (given < 0) return -1;
-  if (given && json_array_size(types) != (size_t)c->n_layers)
-    return err_set(e, ERR_BAD_FILE, "%s: layer_types: expected %d entries, found %zu", s->where_text, c->n_layers, json_array_size(types));
+  int given = config_json_layer_types(c, s, e);
+  if (given) return given < 0 ? -1 : 0;
   int period = PERIOD;
-  if (!given && config_json_int(s, "sliding_window_pattern", 1, CONFIG_LAYERS_MAX, PERIOD, &period, e) != 0) return -1;
+  if (config_json_int(s, "sliding_window_pattern", 1, CONFIG_LAYERS_MAX, PERIOD, &period, e) != 0) return -1;
   /* how newer files keep the period when layer_types is left out */
-  if (!given && config_json_int(s, "_sliding_window_pattern", 1, CONFIG_LAYERS_MAX, period, &period, e) != 0) return -1;
-  for (int l = 0; l < c->n_layers; l++) {
-    if (!given) {
-      c->layers[l].kind = kind_by_period(l, period);
-      continue;
-    }
-    const char *name = json_string_value(json_array_get(types, (size_t)l));
-    char text[60];
-    if (name && !strcmp(name, "full_attention")) c->layers[l].kind = LAYER_FULL;
-    else if (name && !strcmp(name, "sliding_attention")) c->layers[l].kind = LAYER_SLIDING;
-    else
-      return err_set(e, ERR_UNSUPPORTED, "%s: layer_types[%d]: expected \"full_attention\" or \"sliding_attention\", found \"%s\"",
-                     s->where_text, l, str_escape(str_c(name ? name : "(no text)"), text, sizeof text));
-  }
+  if (config_json_int(s, "_sliding_window_pattern", 1, CONFIG_LAYERS_MAX, period, &period, e) != 0) return -1;
+  for (int l = 0; l < c->n_layers; l++) c->layers[l].kind = config_kind_by_period(l, period);
   return 0;
 }
 
@@ -85,7 +65,7 @@ static int json_layer_kinds(struct model_config *c, const struct config_json *s,
 static int json_rope(struct rope_config *r, const json_t *o, const char *where, struct err *e) {
   const char *type = NULL;
   if (json_get_string(o, "type", &type, NULL, where, e) < 0 || json_get_string(o, "rope_type", &type, NULL, where, e) < 0) return -1;
-  if (json_get_float(o, "rope_theta", THETA_MIN, THETA_MAX, &r->theta, where, e) < 0) return -1;
+  if (json_get_float(o, "rope_theta", CONFIG_THETA_MIN, CONFIG_THETA_MAX, &r->theta, where, e) < 0) return -1;
   double rotated = 1;
   if (json_get_float(o, "partial_rotary_factor", 1, 1, &rotated, where, e) < 0) return -1;
   if (!type || !strcmp(type, "default")) return 0;
@@ -94,15 +74,15 @@ static int json_rope(struct rope_config *r, const json_t *o, const char *where, 
     return err_set(e, ERR_UNSUPPORTED, "%s.rope_type: expected \"default\" or \"linear\", found \"%s\"", where,
                    str_escape(str_c(type), text, sizeof text));
   }
-  int found = json_get_float(o, "factor", FACTOR_MIN, FACTOR_MAX, &r->factor, where, e);
+  int found = json_get_float(o, "factor", CONFIG_FACTOR_MIN, CONFIG_FACTOR_MAX, &r->factor, where, e);
   if (found == 0) return err_set(e, ERR_BAD_FILE, "%s.factor: expected this key beside rope_type \"linear\", it is missing", where);
   return found < 0 ? -1 : 0;
 }
 
 static int json_ropes(struct model_config *c, const struct config_json *s, struct err *e) {
   c->rope_full.factor = c->rope_sliding.factor = 1;
-  if (config_json_float(s, "rope_theta", THETA_MIN, THETA_MAX, THETA_FULL, &c->rope_full.theta, e) != 0 ||
-      config_json_float(s, "rope_local_base_freq", THETA_MIN, THETA_MAX, THETA_SLIDING, &c->rope_sliding.theta, e) != 0)
+  if (config_json_float(s, "rope_theta", CONFIG_THETA_MIN, CONFIG_THETA_MAX, THETA_FULL, &c->rope_full.theta, e) != 0 ||
+      config_json_float(s, "rope_local_base_freq", CONFIG_THETA_MIN, CONFIG_THETA_MAX, THETA_SLIDING, &c->rope_sliding.theta, e) != 0)
     return -1;
   const json_t *both = NULL, *one = NULL;
   char where[300];
@@ -130,12 +110,8 @@ static int json_ropes(struct model_config *c, const struct config_json *s, struc
 
 /* Keys that change the arithmetic and that this build does not know. */
 static int json_refusals(const struct config_json *s, struct err *e) {
-  const json_t *quantised = json_object_get(s->top, "quantization_config");
-  if (!quantised) quantised = json_object_get(s->top, "quantization");
-  if (quantised && !json_is_null(quantised))
-    return err_set(e, ERR_UNSUPPORTED, "%s: quantization_config: quantised safetensors are not supported; use a GGUF file", s->where_top);
-  if (config_json_must_be_off(s, "attention_bias", e) != 0 || config_json_must_be_off(s, "attn_logit_softcapping", e) != 0 ||
-      config_json_must_be_off(s, "use_bidirectional_attention", e) != 0)
+  if (config_json_not_quantised(s, e) != 0 || config_json_must_be_off(s, "attention_bias", e) != 0 ||
+      config_json_must_be_off(s, "attn_logit_softcapping", e) != 0 || config_json_must_be_off(s, "use_bidirectional_attention", e) != 0)
     return -1;
   return config_json_must_be(s, "hidden_activation", "gelu_pytorch_tanh", e);
 }
@@ -153,9 +129,9 @@ int config_gemma3_from_json(struct model_config *c, const struct config_json *s,
       config_json_int(s, "num_key_value_heads", 1, CONFIG_HEADS_MAX, KV_HEADS, &n_kv, e) != 0 ||
       config_json_int(s, "head_dim", 2, CONFIG_HEAD_DIM_MAX, HEAD_DIM, &head_dim, e) != 0 ||
       config_json_int(s, "intermediate_size", 1, CONFIG_FFN_MAX, FFN, &ffn, e) != 0 ||
-      config_json_float(s, "rms_norm_eps", EPS_MIN, EPS_MAX, EPS, &eps, e) != 0 ||
+      config_json_float(s, "rms_norm_eps", CONFIG_EPS_MIN, CONFIG_EPS_MAX, EPS, &eps, e) != 0 ||
       config_json_float(s, "query_pre_attn_scalar", 1e-3, 1e9, QUERY_SCALAR, &scalar, e) != 0 ||
-      config_json_float(s, "final_logit_softcapping", 0, CAP_MAX, 0, &cap, e) != 0 ||
+      config_json_float(s, "final_logit_softcapping", 0, CONFIG_CAP_MAX, 0, &cap, e) != 0 ||
       json_get_bool(s->text, "tie_word_embeddings", &c->tied_head, s->where_text, e) < 0 ||
       json_get_bool(s->top, "tie_word_embeddings", &c->tied_head, s->where_top, e) < 0 || json_layer_kinds(c, s, e) != 0 ||
       json_ropes(c, s, e) != 0 || config_json_ids(c, s, BOS, PAD, EOS, e) != 0)
@@ -176,34 +152,19 @@ int config_gemma3_from_json(struct model_config *c, const struct config_json *s,
 
 /* --- GGUF --------------------------------------------------------------------------------------------------------------- */
 
-/* attention.sliding_window_pattern: absent, a period, or one bool per layer (true = sliding). */
-static int gguf_layer_kinds(struct model_config *c, const struct config_gguf *s, struct err *e) {
-  char key[100];
-  snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", s->arch);
-  const struct gguf_kv *kv = gguf_find(&s->parts[0], key);
-  for (int l = 0; l < c->n_layers; l++) {
-    int v = PERIOD;
-    if (config_gguf_layer_int(s, "attention.sliding_window_pattern", l, c->n_layers, kv && kv->is_array ? 0 : 1, CONFIG_LAYERS_MAX, PERIOD,
-                              &v, e) != 0)
-      return -1;
-    c->layers[l].kind = kv && kv->is_array ? (v ? LAYER_SLIDING : LAYER_FULL) : kind_by_period(l, v);
-  }
-  return 0;
-}
-
 static int gguf_ropes(struct model_config *c, const struct config_gguf *s, struct err *e) {
   c->rope_full.factor = c->rope_sliding.factor = 1;
-  if (config_gguf_float(s, "rope.freq_base", THETA_MIN, THETA_MAX, THETA_FULL, &c->rope_full.theta, e) != 0 ||
-      config_gguf_float(s, "rope.local.freq_base", THETA_MIN, THETA_MAX, THETA_SLIDING, &c->rope_sliding.theta, e) != 0 ||
-      config_gguf_float(s, "rope.freq_base_swa", THETA_MIN, THETA_MAX, c->rope_sliding.theta, &c->rope_sliding.theta, e) != 0)
+  if (config_gguf_float(s, "rope.freq_base", CONFIG_THETA_MIN, CONFIG_THETA_MAX, THETA_FULL, &c->rope_full.theta, e) != 0 ||
+      config_gguf_float(s, "rope.local.freq_base", CONFIG_THETA_MIN, CONFIG_THETA_MAX, THETA_SLIDING, &c->rope_sliding.theta, e) != 0 ||
+      config_gguf_float(s, "rope.freq_base_swa", CONFIG_THETA_MIN, CONFIG_THETA_MAX, c->rope_sliding.theta, &c->rope_sliding.theta, e) != 0)
     return -1;
   struct str type = str_c("linear");
   if (config_gguf_text(s, "rope.scaling.type", &type, e) < 0) return -1;
   if (str_is(type, "none")) return 0;
   if (!str_is(type, "linear")) return config_gguf_refuse(s, "rope.scaling.type", ERR_UNSUPPORTED, "expected \"none\" or \"linear\"", e);
   double older = 1; /* rope.scale_linear is the same key in old files */
-  if (config_gguf_float(s, "rope.scale_linear", FACTOR_MIN, FACTOR_MAX, 1, &older, e) != 0) return -1;
-  return config_gguf_float(s, "rope.scaling.factor", FACTOR_MIN, FACTOR_MAX, older, &c->rope_full.factor, e);
+  if (config_gguf_float(s, "rope.scale_linear", CONFIG_FACTOR_MIN, CONFIG_FACTOR_MAX, 1, &older, e) != 0) return -1;
+  return config_gguf_float(s, "rope.scaling.factor", CONFIG_FACTOR_MIN, CONFIG_FACTOR_MAX, older, &c->rope_full.factor, e);
 }
 
 static int gguf_layers(struct model_config *c, const struct config_gguf *s, struct err *e) {
@@ -231,10 +192,10 @@ int config_gemma3_from_gguf(struct model_config *c, const struct config_gguf *s,
       config_gguf_int(s, "embedding_length", 1, CONFIG_HIDDEN_MAX, CONFIG_REQUIRED_INT, &c->hidden, e) != 0 ||
       config_gguf_int(s, "context_length", 1, CONFIG_TOKENS_MAX, CONFIG_REQUIRED_INT, &c->ctx_tokens, e) != 0 ||
       config_gguf_int(s, "attention.sliding_window", 1, CONFIG_TOKENS_MAX, CONFIG_REQUIRED_INT, &c->window_tokens, e) != 0 ||
-      config_gguf_float(s, "attention.layer_norm_rms_epsilon", EPS_MIN, EPS_MAX, EPS, &eps, e) != 0 ||
-      config_gguf_float(s, "final_logit_softcapping", 0, CAP_MAX, 0, &cap, e) != 0 ||
-      config_gguf_float(s, "attn_logit_softcapping", 0, CAP_MAX, 0, &score_cap, e) != 0 || config_gguf_vocab(c, s, e) != 0 ||
-      gguf_layer_kinds(c, s, e) != 0 || gguf_ropes(c, s, e) != 0 || gguf_layers(c, s, e) != 0 ||
+      config_gguf_float(s, "attention.layer_norm_rms_epsilon", CONFIG_EPS_MIN, CONFIG_EPS_MAX, EPS, &eps, e) != 0 ||
+      config_gguf_float(s, "final_logit_softcapping", 0, CONFIG_CAP_MAX, 0, &cap, e) != 0 ||
+      config_gguf_float(s, "attn_logit_softcapping", 0, CONFIG_CAP_MAX, 0, &score_cap, e) != 0 || config_gguf_vocab(c, s, e) != 0 ||
+      config_gguf_layer_kinds(c, s, PERIOD, e) != 0 || gguf_ropes(c, s, e) != 0 || gguf_layers(c, s, e) != 0 ||
       config_gguf_ids(c, s, BOS, PAD, EOS, e) != 0)
     return -1;
   if (score_cap > 0)

@@ -70,6 +70,21 @@ int config_gguf_layer_int(const struct config_gguf *s, const char *name, int lay
   return in_range(s, name, gguf_kv_int(kv, (uint64_t)layer), lo, hi, out, e);
 }
 
+int config_gguf_layer_kinds(struct model_config *c, const struct config_gguf *s, int period, struct err *e) {
+  static const char name[] = "attention.sliding_window_pattern";
+  char key[KEY_BYTES];
+  const struct gguf_kv *kv = gguf_find(meta(s), full_key(s, name, key));
+  bool is_array = kv && kv->is_array;
+  for (int l = 0; l < c->n_layers; l++) {
+    int v = 0;
+    if (config_gguf_layer_int(s, name, l, c->n_layers, is_array ? 0 : 1, CONFIG_LAYERS_MAX, period ? period : CONFIG_REQUIRED_INT, &v, e) !=
+        0)
+      return -1;
+    c->layers[l].kind = is_array ? (v ? LAYER_SLIDING : LAYER_FULL) : config_kind_by_period(l, v);
+  }
+  return 0;
+}
+
 int config_gguf_text(const struct config_gguf *s, const char *name, struct str *out, struct err *e) {
   char key[KEY_BYTES];
   return gguf_str(meta(s), full_key(s, name, key), out, e);
@@ -131,6 +146,24 @@ int config_gguf_ids(struct model_config *c, const struct config_gguf *s, int bos
   int found = read_id(s, "tokenizer.ggml.eot_token_id", c->vocab, &id, e);
   if (found > 0) config_add_eos(c, id);
   return found < 0 ? -1 : 0;
+}
+
+int config_gguf_suppressed(struct model_config *c, const struct config_gguf *s, struct err *e) {
+  static const char key[] = "tokenizer.ggml.suppress_tokens";
+  char label[200];
+  const struct gguf_kv *kv = gguf_find(meta(s), key);
+  if (!kv) return 0;
+  map_label(meta(s)->map, label);
+  if (kv->type == GGUF_STRING || kv->type == GGUF_F32 || kv->type == GGUF_F64 || kv->n > CONFIG_SUPPRESSED_MAX)
+    return err_set(e, ERR_BAD_FILE, "%s: key %s: expected at most %d integers, file has %llu of type %s", label, key, CONFIG_SUPPRESSED_MAX,
+                   (unsigned long long)kv->n, gguf_type_name(kv->type));
+  for (uint64_t i = 0; i < kv->n; i++) {
+    int64_t id = gguf_kv_int(kv, i);
+    if (id < 0 || id >= c->vocab)
+      return err_set(e, ERR_BAD_FILE, "%s: key %s: expected ids from 0 to %d, file has %lld", label, key, c->vocab - 1, (long long)id);
+    c->suppressed[c->n_suppressed++] = (int32_t)id;
+  }
+  return 0;
 }
 
 /* --- entry points ------------------------------------------------------------------------------------------------------- */

@@ -46,6 +46,31 @@ int config_json_must_be(const struct config_json *s, const char *key, const char
   return 0;
 }
 
+int config_json_not_quantised(const struct config_json *s, struct err *e) {
+  const json_t *quantised = json_object_get(s->top, "quantization_config");
+  if (!quantised) quantised = json_object_get(s->top, "quantization");
+  if (!quantised || json_is_null(quantised)) return 0;
+  return err_set(e, ERR_UNSUPPORTED, "%s: quantization_config: quantised safetensors are not supported; use a GGUF file", s->where_top);
+}
+
+int config_json_layer_types(struct model_config *c, const struct config_json *s, struct err *e) {
+  const json_t *types = NULL;
+  int given = json_get_array(s->text, "layer_types", &types, s->where_text, e);
+  if (given <= 0) return given;
+  if (json_array_size(types) != (size_t)c->n_layers)
+    return err_set(e, ERR_BAD_FILE, "%s: layer_types: expected %d entries, found %zu", s->where_text, c->n_layers, json_array_size(types));
+  for (int l = 0; l < c->n_layers; l++) {
+    const char *name = json_string_value(json_array_get(types, (size_t)l));
+    char text[60];
+    if (name && !strcmp(name, "full_attention")) c->layers[l].kind = LAYER_FULL;
+    else if (name && !strcmp(name, "sliding_attention")) c->layers[l].kind = LAYER_SLIDING;
+    else
+      return err_set(e, ERR_UNSUPPORTED, "%s: layer_types[%d]: expected \"full_attention\" or \"sliding_attention\", found \"%s\"",
+                     s->where_text, l, str_escape(str_c(name ? name : "(no text)"), text, sizeof text));
+  }
+  return 1;
+}
+
 /* One id, or with `list` several; returns how many were found (0: look elsewhere), -1 on error. */
 static int read_ids(const json_t *o, const char *where, const char *key, bool list, int vocab, int32_t *ids, struct err *e) {
   const json_t *v = o ? json_object_get(o, key) : NULL;
@@ -84,6 +109,22 @@ int config_json_ids(struct model_config *c, const struct config_json *s, int bos
   if (n < 0) return -1;
   if (n == 0) n = eos < c->vocab; /* the default, already in place */
   for (int i = 0; i < n; i++) config_add_eos(c, ids[i]);
+  return 0;
+}
+
+int config_json_suppressed(struct model_config *c, const struct config_json *s, struct err *e) {
+  const json_t *ids = NULL;
+  int given = s->generation ? json_get_array(s->generation, "suppress_tokens", &ids, s->where_generation, e) : 0;
+  if (given <= 0) return given;
+  if (json_array_size(ids) > CONFIG_SUPPRESSED_MAX)
+    return err_set(e, ERR_BAD_FILE, "%s: suppress_tokens: expected at most %d ids, found %zu", s->where_generation, CONFIG_SUPPRESSED_MAX,
+                   json_array_size(ids));
+  for (size_t i = 0; i < json_array_size(ids); i++) {
+    const json_t *id = json_array_get(ids, i);
+    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= c->vocab)
+      return err_set(e, ERR_BAD_FILE, "%s: suppress_tokens[%zu]: expected an id from 0 to %d", s->where_generation, i, c->vocab - 1);
+    c->suppressed[c->n_suppressed++] = (int32_t)json_integer_value(id);
+  }
   return 0;
 }
 

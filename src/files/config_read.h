@@ -16,6 +16,15 @@
 #define CONFIG_REQUIRED_INT   INT64_MIN
 #define CONFIG_REQUIRED_FLOAT ((double)NAN)
 
+/* Limits of numbers that are not counts. */
+#define CONFIG_EPS_MIN    1e-12
+#define CONFIG_EPS_MAX    1e-1
+#define CONFIG_THETA_MIN  1.0
+#define CONFIG_THETA_MAX  1e12
+#define CONFIG_FACTOR_MIN 1e-3
+#define CONFIG_FACTOR_MAX 1e6
+#define CONFIG_CAP_MAX    1e6
+
 struct config_json;
 struct config_gguf;
 
@@ -42,6 +51,11 @@ int config_json_float(const struct config_json *s, const char *key, double lo, d
 /* Refuses a switch that this build does not know: true, or (for others) anything but absent, null, false and 0. */
 int config_json_must_be_off(const struct config_json *s, const char *key, struct err *e);
 int config_json_must_be(const struct config_json *s, const char *key, const char *value, struct err *e);
+int config_json_not_quantised(const struct config_json *s, struct err *e);
+/* layer_types into c->layers[].kind: 1, or 0 when absent. Needs c->n_layers. */
+int config_json_layer_types(struct model_config *c, const struct config_json *s, struct err *e);
+/* suppress_tokens of generation_config.json. Needs c->vocab. */
+int config_json_suppressed(struct model_config *c, const struct config_json *s, struct err *e);
 /* bos, pad and eos, from generation_config.json, config.json, text_config, the defaults, in this order. Needs c->vocab. */
 int config_json_ids(struct model_config *c, const struct config_json *s, int bos, int pad, int eos, struct err *e);
 
@@ -59,6 +73,9 @@ int config_gguf_float(const struct config_gguf *s, const char *name, double lo, 
 /* A key that is one number for all layers or an array with one per layer. */
 int config_gguf_layer_int(const struct config_gguf *s, const char *name, int layer, int n_layers, int64_t lo, int64_t hi, int64_t dflt,
                           int *out, struct err *e);
+/* attention.sliding_window_pattern: a period, or one bool per layer (true = sliding). Absent: `period`; 0: it must be there. */
+int config_gguf_layer_kinds(struct model_config *c, const struct config_gguf *s, int period, struct err *e);
+int config_gguf_suppressed(struct model_config *c, const struct config_gguf *s, struct err *e); /* needs c->vocab */
 /* 1 and *out, 0 when absent. */
 int config_gguf_text(const struct config_gguf *s, const char *name, struct str *out, struct err *e);
 int config_gguf_refuse(const struct config_gguf *s, const char *name, enum err_code code, const char *what, struct err *e);
@@ -70,10 +87,15 @@ int config_gguf_ids(struct model_config *c, const struct config_gguf *s, int bos
 
 /* NULL and *e when this build cannot run it. */
 const struct config_family *config_family_find(const char *architecture, bool gguf, const char *where, struct err *e);
+static inline enum layer_kind config_kind_by_period(int layer, int period) { return (layer + 1) % period ? LAYER_SLIDING : LAYER_FULL; }
 bool config_add_eos(struct model_config *c, int32_t id); /* false when full; an id twice is kept once */
 int config_check(const struct model_config *c, const char *where, struct err *e);
 
 int config_gemma3_from_json(struct model_config *c, const struct config_json *s, struct err *e);
 int config_gemma3_from_gguf(struct model_config *c, const struct config_gguf *s, struct err *e);
+int config_gemma4_from_json(struct model_config *c, const struct config_json *s, struct err *e);
+int config_gemma4_from_gguf(struct model_config *c, const struct config_gguf *s, struct err *e);
+int config_gemma4_drafter_from_json(struct model_config *c, const struct config_json *s, struct err *e);
+int config_gemma4_drafter_from_gguf(struct model_config *c, const struct config_gguf *s, struct err *e);
 
 #endif

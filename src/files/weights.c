@@ -38,9 +38,8 @@ struct weights {
   size_t n_entries;
   struct entry **by_name; /* those with a name, sorted */
   size_t n_named;
-  enum model_family family;
-  bool norm_plus_one;
-  char *folder; /* owned */
+  struct model_config *config; /* owned */
+  char *folder;                /* owned */
   char format[64];
 };
 
@@ -83,7 +82,24 @@ static int sort_table(struct weights *w, struct err *e) {
   return 0;
 }
 
-static int fill_from_gguf(struct weights *w, struct err *e) {
+/* "blk.12.attn_k.weight" is layer 12 and "attn_k.weight"; NULL when it is not of a layer. */
+static const char *layer_part(const char *name, int n_layers, int *layer) {
+  int64_t l;
+  const char *dot = str_starts(str_c(name), "blk.") ? strchr(name + 4, '.') : NULL;
+  if (!dot || !str_to_i64(str_of(name + 4, (size_t)(dot - name - 4)), 0, n_layers - 1, &l)) return NULL;
+  *layer = (int)l;
+  return dot + 1;
+}
+
+/* Keys and values of a layer that reads another one's: some files have them, nothing needs them. */
+static bool is_redundant(const struct model_config *c, const char *name) {
+  int l;
+  const char *part = layer_part(name, c->n_layers, &l);
+  return part && c->layers[l].kv_donor != l &&
+         (!strcmp(part, "attn_k.weight") || !strcmp(part, "attn_v.weight") || !strcmp(part, "attn_k_norm.weight"));
+}
+
+static int fill_from_gguf(struct weights *w, const struct model_config *c, struct err *e) {
   size_t n = 0;
   for (int p = 0; p < w->set.n_parts; p++) n += w->set.parts[p].n_tensors;
   if (alloc_table(w, n, e) != 0) return -1;
@@ -101,7 +117,7 @@ static int fill_from_gguf(struct weights *w, struct err *e) {
                              .file = p};
       n_th->own = n_th->name;
       memcpy(n_th->shape, t->shape, sizeof n_th->shape);
-      n_th->skipped = weight_use_in_gguf(n_th->name) == WEIGHT_SKIPPED;
+      n_th->skipped = weight_use_in_gguf(n_th->name) == WEIGHT_SKIPPED || is_redundant(c, n_th->name);
     }
   }
   return sort_table(w, e);
@@ -130,7 +146,7 @@ static int fill_from_safetensors(struct weights *w, const struct model_config *c
                            .skipped = use == WEIGHT_SKIPPED};
     /* A tied model uses the embedding whether or not its writer also stored a head. */
     if (use == WEIGHT_TEXT && c->tied_head && !strcmp(name, "output.weight")) n_th->skipped = true;
-    else if (use == WEIGHT_TEXT) n_th->name = xstrdup(name);
+    else if (use == WEIGHT_TEXT) n_th->name = xstrdup(name), n_th->skipped = is_redundant(c, name);
     n_th->n_dims = MIN(t->n_dims, 4);
     int extra = t->n_dims - n_th->n_dims; /* the product was checked against the bytes */
     n_th->shape[0] = 1;
@@ -158,7 +174,7 @@ static int open_gguf(struct weights *w, const char *path, struct model_config *c
   unsigned version = w->set.parts[0].version;
   if (w->n_maps > 1) snprintf(w->format, sizeof w->format, "GGUF v%u, %d parts", version, w->n_maps);
   else snprintf(w->format, sizeof w->format, "GGUF v%u", version);
-  return config_from_gguf_parts(c, w->set.parts, w->set.n_parts, e) == 0 ? fill_from_gguf(w, e) : -1;
+  return config_from_gguf_parts(c, w->set.parts, w->set.n_parts, e) == 0 ? fill_from_gguf(w, c, e) : -1;
 }
 
 /* Is this one shard of a set that has an index beside it? */
@@ -202,18 +218,36 @@ static int sniff(const char *path, bool *is_gguf, struct err *e) {
                  path_label(path, label));
 }
 
-struct weights *weights_open(const char *path, struct model_config *config, struct err *e) {
+static struct weights *open_path(const char *path, struct model_config *config, struct err *e) {
   struct weights *w = xcalloc(1, sizeof *w);
   struct stat st;
   bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode), is_gguf = false;
   if (!is_folder && sniff(path, &is_gguf, e) != 0) goto fail;
   if ((is_gguf ? open_gguf(w, path, config, e) : open_safetensors(w, path, is_folder, config, e)) != 0) goto fail;
-  w->family = config->family;
-  w->norm_plus_one = config->norm_plus_one;
+  w->config = xmalloc(sizeof *w->config);
+  *w->config = *config;
   return w;
 fail:
   weights_close(w);
   return NULL;
+}
+
+static struct weights *open_kind(const char *path, bool drafter, struct model_config *config, struct err *e) {
+  struct weights *w = open_path(path, config, e);
+  if (!w || (config->backbone_hidden > 0) == drafter) return w;
+  char label[200];
+  path_label(path, label);
+  if (drafter)
+    err_set(e, ERR_BAD_INPUT, "%s: expected a drafter (gemma4_assistant), found a model of its own, %s", label, config->architecture);
+  else
+    err_set(e, ERR_BAD_INPUT, "%s: this is a drafter, it only guesses for another model: use --draft-model beside that one", label);
+  weights_close(w);
+  return NULL;
+}
+
+struct weights *weights_open(const char *path, struct model_config *config, struct err *e) { return open_kind(path, false, config, e); }
+struct weights *weights_open_drafter(const char *path, struct model_config *config, struct err *e) {
+  return open_kind(path, true, config, e);
 }
 
 void weights_close(struct weights *w) {
@@ -225,6 +259,7 @@ void weights_close(struct weights *w) {
   free(w->entries);
   free(w->by_name);
   free(w->folder);
+  free(w->config);
   gguf_set_close(&w->set);
   safetensors_close(&w->st);
   free(w);
@@ -239,28 +274,19 @@ static const char *shape_text(const int64_t *shape, int n_dims, char text[100]) 
   return text;
 }
 
-/* Does the tensor have these rows of cols elements? Leading dimensions count as rows; rows 0 is a vector. */
+/* Does the tensor have these rows of cols elements? Leading dimensions count as rows; rows 0 is a vector, and one number may have none. */
 static bool has_shape(const struct entry *t, int64_t rows, int64_t cols) {
   int64_t n = 1;
   for (int i = 0; i + 1 < t->n_dims; i++)
     if (__builtin_mul_overflow(n, t->shape[i], &n)) return false;
-  return t->n_dims >= 1 && t->shape[t->n_dims - 1] == cols && n == MAX(rows, 1);
+  if (t->n_dims == 0) return cols == 1 && rows <= 1;
+  return t->shape[t->n_dims - 1] == cols && n == MAX(rows, 1);
 }
 
 static int missing(const struct weights *w, const char *name, const char *expected, struct err *e) {
   char label[200];
   if (w->n_maps == 1) map_label(&w->maps[0], label);
   else path_label(w->folder, label);
-  /* blk.N.attn_q/k/v.weight may be there as one tensor */
-  const char *dot = strrchr(name, '.'), *part = dot && dot - name > 6 ? dot - 6 : name;
-  if (part > name && (!strncmp(part, "attn_q.", 7) || !strncmp(part, "attn_k.", 7) || !strncmp(part, "attn_v.", 7))) {
-    char fused[WEIGHT_NAME_BYTES];
-    snprintf(fused, sizeof fused, "%.*sattn_qkv.weight", (int)(part - name), name);
-    if (find(w, fused))
-      return err_set(e, ERR_UNSUPPORTED,
-                     "%s: tensor %s: query, key and value weights in one tensor are not supported, expected %s; convert without --fuse-qkv",
-                     label, fused, name);
-  }
   return err_set(e, ERR_BAD_FILE, "%s: tensor %s: expected %s, the file has no such tensor", label, name, expected);
 }
 
@@ -276,16 +302,14 @@ static int align_data(const struct weights *w, struct entry *t, struct err *e) {
   return 0;
 }
 
-int weights_get(struct weights *w, const char *name, int64_t rows, int64_t cols, struct weight_view *out, struct err *e) {
-  CHECK(rows >= 0 && cols > 0);
+/* The whole of a tensor as rows: leading dimensions are multiplied, in the shape that is expected and in the file's. One dimension: a vector. */
+static int fetch(struct weights *w, struct entry *t, const int64_t *shape, int n_dims, struct weight_view *out, struct err *e) {
   char expected[100], found[100], label[200];
-  const int64_t shape[2] = {rows, cols};
-  shape_text(rows ? shape : shape + 1, rows ? 2 : 1, expected);
-  struct entry *t = find(w, name);
-  if (!t) return missing(w, name, expected, e);
+  int64_t rows = n_dims > 1 ? 1 : 0, cols = shape[n_dims - 1];
+  for (int i = 0; i + 1 < n_dims; i++) rows *= shape[i];
   if (!has_shape(t, rows, cols))
-    return err_set(e, ERR_BAD_FILE, "%s: tensor %s: expected %s, file has %s", file_label(w, t, label), t->name, expected,
-                   shape_text(t->shape, t->n_dims, found));
+    return err_set(e, ERR_BAD_FILE, "%s: tensor %s: expected %s, file has %s", file_label(w, t, label), t->name,
+                   shape_text(shape, n_dims, expected), shape_text(t->shape, t->n_dims, found));
   bool computes = t->dtype == DTYPE_F32 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_BF16 ||
                   (t->dtype != DTYPE_NONE && dtype_info(t->dtype)->quantised);
   if (!computes)
@@ -299,13 +323,80 @@ int weights_get(struct weights *w, const char *name, int64_t rows, int64_t cols,
   return 0;
 }
 
-bool weights_has(const struct weights *w, const char *name) { return find(w, name) != NULL; }
+/* rows rows of v from `first` on. */
+static void cut(struct weight_view *v, int64_t first, int64_t rows) {
+  CHECK(first >= 0 && rows > 0 && first + rows <= v->rows);
+  v->data = (const char *)v->data + (size_t)first * v->row_bytes;
+  v->rows = rows;
+}
+
+/* blk.N.attn_q/k/v.weight inside blk.N.attn_qkv.weight: which rows. NULL when it is not there. */
+static struct entry *find_fused(const struct weights *w, const char *name, int64_t *first, int64_t *rows, int64_t *all) {
+  static const char *const parts[] = {"attn_q.weight", "attn_k.weight", "attn_v.weight"};
+  int l, i = 0;
+  const char *part = layer_part(name, w->config->n_layers, &l);
+  while (part && i < 3 && strcmp(part, parts[i]) != 0) i++;
+  if (!part || i == 3) return NULL;
+  char fused[WEIGHT_NAME_BYTES];
+  snprintf(fused, sizeof fused, "blk.%d.attn_qkv.weight", l);
+  const struct layer_config *y = &w->config->layers[l];
+  int64_t q = (int64_t)y->n_q * y->head_dim, kv = (int64_t)y->n_kv * y->head_dim;
+  *first = i == 0 ? 0 : q + (i - 1) * kv;
+  *rows = i == 0 ? q : kv;
+  *all = q + 2 * kv;
+  return find(w, fused);
+}
+
+int weights_get(struct weights *w, const char *name, int64_t rows, int64_t cols, struct weight_view *out, struct err *e) {
+  CHECK(rows >= 0 && cols > 0);
+  const int64_t shape[2] = {rows, cols};
+  struct entry *t = find(w, name);
+  if (t) return fetch(w, t, rows ? shape : shape + 1, rows ? 2 : 1, out, e);
+  int64_t first, fused_rows, all;
+  if ((t = find_fused(w, name, &first, &fused_rows, &all)) && fused_rows == rows) {
+    if (fetch(w, t, (const int64_t[]){all, cols}, 2, out, e) != 0) return -1;
+    cut(out, first, rows);
+    return 0;
+  }
+  char expected[100];
+  return missing(w, name, shape_text(rows ? shape : shape + 1, rows ? 2 : 1, expected), e);
+}
+
+int weights_get_expert(struct weights *w, int layer, enum weights_expert which, int expert, int64_t rows, int64_t cols,
+                       struct weight_view *out, struct err *e) {
+  static const char *const names[] = {[EXPERT_GATE] = "ffn_gate", [EXPERT_UP] = "ffn_up", [EXPERT_DOWN] = "ffn_down"};
+  int64_t n = w->config->n_experts;
+  CHECK(rows > 0 && cols > 0 && expert >= 0 && expert < n);
+  char name[WEIGHT_NAME_BYTES], expected[100];
+  snprintf(name, sizeof name, "blk.%d.%s_exps.weight", layer, names[which]);
+  struct entry *t = find(w, name);
+  if (t) {
+    if (fetch(w, t, (const int64_t[]){n, rows, cols}, 3, out, e) != 0) return -1;
+    cut(out, expert * rows, rows);
+    return 0;
+  }
+  if (which != EXPERT_DOWN) snprintf(name, sizeof name, "blk.%d.ffn_gate_up_exps.weight", layer);
+  if (which != EXPERT_DOWN && (t = find(w, name))) {
+    if (fetch(w, t, (const int64_t[]){n, 2 * rows, cols}, 3, out, e) != 0) return -1;
+    cut(out, (2 * expert + (which == EXPERT_UP)) * rows, rows);
+    return 0;
+  }
+  char single[WEIGHT_NAME_BYTES];
+  snprintf(single, sizeof single, "blk.%d.%s.%d.weight", layer, names[which], expert);
+  if ((t = find(w, single))) return fetch(w, t, (const int64_t[]){rows, cols}, 2, out, e);
+  return missing(w, name, shape_text((const int64_t[]){n, which == EXPERT_DOWN ? rows : 2 * rows, cols}, 3, expected), e);
+}
+
+bool weights_has(const struct weights *w, const char *name) {
+  int64_t first, rows, all;
+  return find(w, name) || find_fused(w, name, &first, &rows, &all);
+}
 
 int weights_get_vector(struct weights *w, const char *name, int64_t cols, float *out, struct err *e) {
   struct weight_view v;
   if (weights_get(w, name, 0, cols, &v, e) != 0) return -1;
   dtype_to_f32(v.dtype, v.data, out, (size_t)cols);
-  float shift = w->norm_plus_one && str_ends(str_c(name), "norm.weight") ? 1.0f : 0.0f;
+  float shift = w->config->norm_plus_one && str_ends(str_c(name), "norm.weight") ? 1.0f : 0.0f;
   for (int64_t i = 0; i < cols; i++) {
     if (!isfinite(out[i])) {
       char label[200];
@@ -315,6 +406,34 @@ int weights_get_vector(struct weights *w, const char *name, int64_t cols, float 
     out[i] += shift;
   }
   return 0;
+}
+
+int weights_get_order(struct weights *w, const char *name, int n, int limit, int32_t *out, struct err *e) {
+  char label[200], found[100];
+  struct entry *t = find(w, name);
+  if (!t) return missing(w, name, shape_text((const int64_t[]){n}, 1, found), e);
+  file_label(w, t, label);
+  if (!has_shape(t, 0, n) || (t->dtype != DTYPE_I64 && t->dtype != DTYPE_I32))
+    return err_set(e, ERR_BAD_FILE, "%s: tensor %s: expected I64 [%d], file has %s %s", label, name, n, t->type,
+                   shape_text(t->shape, t->n_dims, found));
+  bool *seen = xcalloc((size_t)limit, sizeof *seen);
+  int i = 0;
+  for (; i < n; i++) {
+    int64_t v = 0;
+    int32_t narrow = 0;
+    if (t->dtype == DTYPE_I64) memcpy(&v, (const char *)t->data + (size_t)i * sizeof v, sizeof v);
+    else memcpy(&narrow, (const char *)t->data + (size_t)i * sizeof narrow, sizeof narrow), v = narrow;
+    if (v < 0 || v >= limit || seen[v]) {
+      err_set(e, ERR_BAD_FILE, "%s: tensor %s: element %d: expected a number from 0 to %d that did not come before, found %lld", label, name,
+              i, limit - 1, (long long)v);
+      break;
+    }
+    seen[v] = true;
+    out[i] = (int32_t)v;
+  }
+  free(seen);
+  t->fetched = true;
+  return i == n ? 0 : -1;
 }
 
 void weights_done_with(struct weights *w, const struct weight_view *v) {
@@ -371,7 +490,8 @@ int weights_report_unused(struct weights *w, bool strict, struct err *e) {
   char label[200], text[200];
   if (strict)
     return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: not part of a %s model as this build knows it (%zu such tensors)",
-                   file_label(w, first, label), str_escape(str_c(first->own), text, sizeof text), model_family_name(w->family), n_all);
+                   file_label(w, first, label), str_escape(str_c(first->own), text, sizeof text), model_family_name(w->config->family),
+                   n_all);
   size_t told = 0;
   for (size_t k = 0; k < n_kinds; k++) {
     log_line(LOG_WARN, "weights", "%s: unused: %s (%zu tensors)", file_label(w, kinds[k].first, label),
@@ -380,6 +500,18 @@ int weights_report_unused(struct weights *w, bool strict, struct err *e) {
   }
   if (told < n_all) log_line(LOG_WARN, "weights", "and %zu more unused tensors", n_all - told);
   return 0;
+}
+
+/* --- quantising at load -------------------------------------------------------------------------------------------------- */
+
+enum dtype weights_type(const char *name, enum dtype own, int64_t cols, enum dtype quant) {
+  bool plain = own == DTYPE_F32 || own == DTYPE_F16 || own == DTYPE_BF16;
+  if (quant == DTYPE_NONE || quant == DTYPE_F32 || !plain || cols % dtype_info(quant)->block_elems) return own;
+  struct str s = str_c(name);
+  if (str_ends(s, "ffn_gate_inp.weight")) return own;       /* a router: no file has it rounded */
+  if (str_is(s, "per_layer_token_embd.weight")) return own; /* only looked up: it takes no memory */
+  if (str_is(s, "token_embd.weight") || str_is(s, "output.weight")) return DTYPE_Q8_0;
+  return quant;
 }
 
 /* --- observers ---------------------------------------------------------------------------------------------------------- */
@@ -398,7 +530,8 @@ size_t weights_total_bytes(const struct weights *w) {
 struct weight_entry weights_at(const struct weights *w, size_t i) {
   CHECK(i < w->n_entries);
   const struct entry *t = &w->entries[i];
-  struct weight_entry out = {.name = t->own, .dtype = t->dtype, .n_dims = t->n_dims, .n_bytes = t->n_bytes, .skipped = t->skipped};
+  struct weight_entry out = {
+      .name = t->own, .gguf_name = t->name, .dtype = t->dtype, .n_dims = t->n_dims, .n_bytes = t->n_bytes, .skipped = t->skipped};
   memcpy(out.shape, t->shape, sizeof out.shape);
   return out;
 }

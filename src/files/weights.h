@@ -28,8 +28,9 @@ struct weight_view {
 };
 
 /* path: a GGUF (any part of a split set: name-00001-of-00003.gguf), a .safetensors file or a folder with config.json.
- * Opens and checks everything, fills *config. Returns owned. */
+ * Opens and checks everything, fills *config. Returns owned. A drafter is refused, by the other function what is none. */
 struct weights *weights_open(const char *path, struct model_config *config, struct err *e);
+struct weights *weights_open_drafter(const char *path, struct model_config *config, struct err *e);
 void weights_close(struct weights *w);
 
 /* rows 0 = a vector of cols elements. Any supported float or quantised dtype. */
@@ -42,6 +43,13 @@ int weights_get_expert(struct weights *w, int layer, enum weights_expert which, 
                        struct weight_view *out, struct err *e);
 /* A vector as float32 (converted; add 1 where config.norm_plus_one and the name ends in norm.weight). out holds cols floats. */
 int weights_get_vector(struct weights *w, const char *name, int64_t cols, float *out, struct err *e);
+
+/* The type that a matrix is computed in when weights are quantised at load to `quant` (none or F32: not at all): plain numbers become it where the
+ * width allows. Routers and the table of per-layer embeddings stay as they are; the embedding and the head are Q8_0 at least. name: ours. */
+enum dtype weights_type(const char *name, enum dtype own, int64_t cols, enum dtype quant);
+
+/* A vector of n whole numbers 0 .. limit-1, each at most once (I64 or I32). */
+int weights_get_order(struct weights *w, const char *name, int n, int limit, int32_t *out, struct err *e);
 
 /* Tensors that nobody fetched, apart from those of parts this build skips (vision, audio): a warning line per kind, or an error when
  * strict. Call after binding. */
@@ -56,12 +64,14 @@ const char *weights_format(const struct weights *w);      /* "GGUF v3", "GGUF v3
 size_t weights_total_bytes(const struct weights *w);
 size_t weights_count(const struct weights *w);
 struct weight_entry {
-  const char *name; /* the file's own; borrows */
+  const char *name;      /* the file's own; borrows */
+  const char *gguf_name; /* ours; NULL when the tensor has no place in the model; borrows */
   enum dtype dtype;
   int n_dims;
   int64_t shape[4];
   size_t n_bytes;
-  bool skipped; /* of a part that this build does not run, or a head that the configuration says is tied */
+  bool
+      skipped; /* of a part that this build does not run, a head that the configuration says is tied, keys of a layer that reads another's */
 };
 struct weight_entry weights_at(const struct weights *w, size_t i); /* i-th tensor in file order */
 int weights_unchanged(const struct weights *w, struct err *e);     /* files on disk still as they were */

@@ -32,12 +32,48 @@ static const struct name_pair layer_names[] = {
     {"post_feedforward_layernorm.weight", "post_ffw_norm.weight"},
     {NULL, NULL},
 };
+/* Gemma 4 has these beside the above. */
+static const struct name_pair gemma4_model_names[] = {
+    {"embed_tokens_per_layer.weight", "per_layer_token_embd.weight"},
+    {"per_layer_model_projection.weight", "per_layer_model_proj.weight"},
+    {"per_layer_projection_norm.weight", "per_layer_proj_norm.weight"},
+    /* of a drafter */
+    {"pre_projection.weight", "nextn.pre_projection.weight"},
+    {"post_projection.weight", "nextn.post_projection.weight"},
+    {"masked_embedding.centroids.weight", "masked_embd_centroids.weight"},
+    {"masked_embedding.token_ordering", "masked_embd_ordering"},
+    {NULL, NULL},
+};
+static const struct name_pair gemma4_layer_names[] = {
+    {"layer_scalar", "layer_output_scale.weight"},
+    {"per_layer_input_gate.weight", "inp_gate.weight"},
+    {"per_layer_projection.weight", "proj.weight"},
+    {"post_per_layer_input_norm.weight", "post_norm.weight"},
+    {"router.proj.weight", "ffn_gate_inp.weight"},
+    {"router.scale", "ffn_gate_inp.scale"},
+    {"router.per_expert_scale", "ffn_down_exps.scale"},
+    {"experts.gate_up_proj", "ffn_gate_up_exps.weight"},
+    {"experts.down_proj", "ffn_down_exps.weight"},
+    {"pre_feedforward_layernorm_2.weight", "pre_ffw_norm_2.weight"},
+    {"post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight"},
+    {"post_feedforward_layernorm_2.weight", "post_ffw_norm_2.weight"},
+    {NULL, NULL},
+};
+/* A tensor for each expert: "experts.N.gate_proj.weight" becomes "ffn_gate.N.weight". */
+static const struct name_pair expert_names[] = {
+    {"gate_proj.weight", "ffn_gate"},
+    {"up_proj.weight", "ffn_up"},
+    {"down_proj.weight", "ffn_down"},
+    {NULL, NULL},
+};
 
+enum { TABLES_MAX = 2 };
 static const struct family_names {
   enum model_family family;
-  const struct name_pair *model, *layer;
+  const struct name_pair *model[TABLES_MAX], *layer[TABLES_MAX], *expert; /* NULL: none */
 } families[] = {
-    {FAMILY_GEMMA3, model_names, layer_names},
+    {FAMILY_GEMMA3, {model_names}, {layer_names}, NULL},
+    {FAMILY_GEMMA4, {model_names, gemma4_model_names}, {layer_names, gemma4_layer_names}, expert_names},
 };
 
 /* Longest first; "" is a model saved without its head. */
@@ -52,31 +88,48 @@ static const char *const skipped_prefixes[] = {
     "model.embed_audio.",  "model.vision_embedder.",
     "vision_tower.",       "multi_modal_projector.",
     "audio_tower.",        "embed_vision.",
-    "embed_audio.",
+    "embed_audio.",        "vision_embedder.",
 };
 static const char *const skipped_gguf_prefixes[] = {"v.", "mm.", "a."};
 
 static const char *look_up(const struct name_pair *table, const char *name) {
-  for (; table->hf; table++)
+  for (; table && table->hf; table++)
     if (!strcmp(table->hf, name)) return table->gguf;
   return NULL;
 }
 
+static const char *look_up_all(const struct name_pair *const tables[TABLES_MAX], const char *name) {
+  const char *found = NULL;
+  for (int i = 0; i < TABLES_MAX && !found; i++) found = look_up(tables[i], name);
+  return found;
+}
+
+/* "PREFIX12.rest": 12 and the rest, or NULL. "012" would be a second spelling of "12". */
+static const char *after_number(const char *name, const char *prefix, int n, int *number) {
+  if (!str_starts(str_c(name), prefix)) return NULL;
+  const char *digits = name + strlen(prefix), *dot = strchr(digits, '.');
+  int64_t v;
+  if (!dot || !str_to_i64(str_of(digits, (size_t)(dot - digits)), 0, n - 1, &v)) return NULL;
+  if (digits[0] == '0' && dot - digits > 1) return NULL;
+  *number = (int)v;
+  return dot + 1;
+}
+
 static bool text_name(const struct family_names *f, const char *name, char out[WEIGHT_NAME_BYTES]) {
-  const char *gguf = look_up(f->model, name);
+  const char *gguf = look_up_all(f->model, name), *rest;
+  int layer, expert;
   if (gguf) {
     snprintf(out, WEIGHT_NAME_BYTES, "%s", gguf);
     return true;
   }
-  static const char layers[] = "layers.";
-  if (!str_starts(str_c(name), layers)) return false;
-  const char *number = name + sizeof layers - 1, *dot = strchr(number, '.');
-  int64_t layer;
-  if (!dot || !str_to_i64(str_of(number, (size_t)(dot - number)), 0, CONFIG_LAYERS_MAX - 1, &layer)) return false;
-  if (number[0] == '0' && dot - number > 1) return false; /* "03" would be a second spelling of "3" */
-  gguf = look_up(f->layer, dot + 1);
-  if (!gguf) return false;
-  snprintf(out, WEIGHT_NAME_BYTES, "blk.%d.%s", (int)layer, gguf);
+  if (!(rest = after_number(name, "layers.", CONFIG_LAYERS_MAX, &layer))) return false;
+  if ((gguf = look_up_all(f->layer, rest))) {
+    snprintf(out, WEIGHT_NAME_BYTES, "blk.%d.%s", layer, gguf);
+    return true;
+  }
+  rest = f->expert ? after_number(rest, "experts.", CONFIG_EXPERTS_MAX, &expert) : NULL;
+  if (!rest || !(gguf = look_up(f->expert, rest))) return false;
+  snprintf(out, WEIGHT_NAME_BYTES, "blk.%d.%s.%d.weight", layer, gguf, expert);
   return true;
 }
 

@@ -12,7 +12,8 @@ enum weight_use {
 
 enum { WEIGHT_NAME_BYTES = 128 };
 
-/* "model.layers.3.self_attn.k_proj.weight" -> "blk.3.attn_k.weight". out is "" unless WEIGHT_TEXT. */
+/* "model.layers.3.self_attn.k_proj.weight" -> "blk.3.attn_k.weight"; a single expert's "model.layers.3.experts.7.up_proj.weight" ->
+ * "blk.3.ffn_up.7.weight". out is "" unless WEIGHT_TEXT. */
 enum weight_use weight_name_from_hf(enum model_family family, const char *hf, char out[WEIGHT_NAME_BYTES]);
 /* Of a name in a GGUF: text or skipped. */
 enum weight_use weight_use_in_gguf(const char *name);

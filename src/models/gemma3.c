@@ -12,13 +12,9 @@
  * norm is x / rms(x) ⊙ w with 1 already added to w. Sliding layers rotate with theta 1e4 and no scaling, full layers with theta 1e6 and linear scaling.
  * Only rows whose logits are wanted go through what follows the last attention: no other row's result is ever read.
  */
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
-#include "base/log.h"
-#include "base/mem.h"
-#include "models/model.h"
+#include "models/bind.h"
 
 struct gemma3_layer {
   float *attn_norm, *post_attention_norm, *ffn_norm, *post_ffw_norm; /* [hidden] */
@@ -50,58 +46,22 @@ static void gemma3_delete(struct model *m) { free(m); }
 
 /* ---- loading ---------------------------------------------------------------------------------------------------------- */
 
-static int load_vector(struct gemma3 *g, struct weights *w, const char *name, int n, float **out, struct err *e) {
-  *out = arena_alloc(&g->vectors, (size_t)n * sizeof(float));
-  return weights_get_vector(w, name, n, *out, e);
-}
-
-static int load_matrix(struct gemma3 *g, struct weights *w, const char *name, int rows, int cols, struct weight *out, struct err *e) {
-  struct weight_view v;
-  if (weights_get(w, name, rows, cols, &v, e)) return -1;
-  *out = (struct weight){.dtype = v.dtype, .rows = rows, .cols = cols, .row_bytes = v.row_bytes, .source = v.data};
-  struct model *m = &g->base;
-  if (m->dev->ops->weight_bind(m->dev, out, name, e)) return -1;
-  m->weight_bytes += (size_t)rows * v.row_bytes;
-  m->packed_bytes += out->packed_bytes;
-  if (out->packed) weights_done_with(w, &v);
-  return 0;
-}
-
-static void count_products(int64_t *products, size_t *bytes, const struct weight *w) {
-  *products += (int64_t)w->rows * w->cols;
-  *bytes += w->packed ? w->packed_bytes : (size_t)w->rows * w->row_bytes;
-}
-
 static int load_layer(struct gemma3 *g, struct weights *w, int l, struct err *e) {
   const struct model_config *c = &g->base.config;
   const struct layer_config *lc = &c->layers[l];
   struct gemma3_layer *y = &g->layers[l];
   int n_qd = lc->n_q * lc->head_dim, n_kvd = lc->n_kv * lc->head_dim;
-  const struct {
-    const char *name;
-    float **out;
-    int n;
-  } vectors[] = {{"attn_norm", &y->attn_norm, c->hidden},   {"post_attention_norm", &y->post_attention_norm, c->hidden},
-                 {"ffn_norm", &y->ffn_norm, c->hidden},     {"post_ffw_norm", &y->post_ffw_norm, c->hidden},
-                 {"attn_q_norm", &y->q_norm, lc->head_dim}, {"attn_k_norm", &y->k_norm, lc->head_dim}};
-  const struct {
-    const char *name;
-    struct weight *out;
-    int rows, cols;
-  } matrices[] = {{"attn_q", &y->q, n_qd, c->hidden},         {"attn_k", &y->k, n_kvd, c->hidden},
-                  {"attn_v", &y->v, n_kvd, c->hidden},        {"attn_output", &y->o, c->hidden, n_qd},
-                  {"ffn_gate", &y->gate, lc->ffn, c->hidden}, {"ffn_up", &y->up, lc->ffn, c->hidden},
-                  {"ffn_down", &y->down, c->hidden, lc->ffn}};
-  char name[64];
-  for (size_t i = 0; i < ARRAY_LEN(vectors); i++) {
-    snprintf(name, sizeof name, "blk.%d.%s.weight", l, vectors[i].name);
-    if (load_vector(g, w, name, vectors[i].n, vectors[i].out, e)) return -1;
-  }
-  for (size_t i = 0; i < ARRAY_LEN(matrices); i++) {
-    snprintf(name, sizeof name, "blk.%d.%s.weight", l, matrices[i].name);
-    if (load_matrix(g, w, name, matrices[i].rows, matrices[i].cols, matrices[i].out, e)) return -1;
-    count_products(&g->base.products_per_row, &g->base.decode_bytes, matrices[i].out);
-  }
+  const struct bind_vector vectors[] = {
+      {"attn_norm", &y->attn_norm, c->hidden},   {"post_attention_norm", &y->post_attention_norm, c->hidden},
+      {"ffn_norm", &y->ffn_norm, c->hidden},     {"post_ffw_norm", &y->post_ffw_norm, c->hidden},
+      {"attn_q_norm", &y->q_norm, lc->head_dim}, {"attn_k_norm", &y->k_norm, lc->head_dim}};
+  const struct bind_matrix matrices[] = {{"attn_q", &y->q, n_qd, c->hidden},         {"attn_k", &y->k, n_kvd, c->hidden},
+                                         {"attn_v", &y->v, n_kvd, c->hidden},        {"attn_output", &y->o, c->hidden, n_qd},
+                                         {"ffn_gate", &y->gate, lc->ffn, c->hidden}, {"ffn_up", &y->up, lc->ffn, c->hidden},
+                                         {"ffn_down", &y->down, c->hidden, lc->ffn}};
+  if (bind_layer_vectors(&g->base, w, &g->vectors, l, vectors, ARRAY_LEN(vectors), e)) return -1;
+  if (bind_layer_matrices(&g->base, w, l, matrices, ARRAY_LEN(matrices), e)) return -1;
+  for (size_t i = 0; i < ARRAY_LEN(matrices); i++) bind_count(&g->base.products_per_row, &g->base.decode_bytes, matrices[i].out);
   y->rope = lc->kind == LAYER_SLIDING ? &g->rope_sliding : &g->rope_full;
   return 0;
 }
@@ -115,23 +75,18 @@ static int alloc_scratch(struct gemma3 *g, struct err *e) {
     kv = MAX(kv, c->layers[l].n_kv * c->layers[l].head_dim);
     ffn = MAX(ffn, c->layers[l].ffn);
   }
-  const struct {
-    struct tensor *t;
-    int rows, cols;
-  } need[] = {{&g->h, rows, c->hidden},
-              {&g->x, rows, c->hidden},
-              {&g->y, rows, c->hidden},
-              {&g->q, rows, q},
-              {&g->attn, rows, q},
-              {&g->k, rows, kv},
-              {&g->v, rows, kv},
-              {&g->gate, rows, ffn},
-              {&g->up, rows, ffn},
-              {&g->h_out, m->plan.out_max, c->hidden},
-              {&g->attn_out, m->plan.out_max, q}};
-  for (size_t i = 0; i < ARRAY_LEN(need); i++)
-    if (m->dev->ops->alloc(m->dev, need[i].t, need[i].rows, need[i].cols, "activations", e)) return -1;
-  return 0;
+  const struct bind_scratch need[] = {{&g->h, rows, c->hidden},
+                                      {&g->x, rows, c->hidden},
+                                      {&g->y, rows, c->hidden},
+                                      {&g->q, rows, q},
+                                      {&g->attn, rows, q},
+                                      {&g->k, rows, kv},
+                                      {&g->v, rows, kv},
+                                      {&g->gate, rows, ffn},
+                                      {&g->up, rows, ffn},
+                                      {&g->h_out, m->plan.out_max, c->hidden},
+                                      {&g->attn_out, m->plan.out_max, q}};
+  return bind_scratch(m, need, ARRAY_LEN(need), e);
 }
 
 static int gemma3_load(struct model *m, struct weights *w, struct err *e) {
@@ -139,12 +94,12 @@ static int gemma3_load(struct model *m, struct weights *w, struct err *e) {
   const struct model_config *c = &m->config;
   const struct device_ops *d = m->dev->ops;
   int head_dim = c->layers[0].head_dim; /* one head size in this family; both rope tables rest on it */
-  size_t vector_bytes = align_up((size_t)c->hidden * sizeof(float), 64);
+  size_t vector_bytes = bind_vector_bytes(c->hidden);
   for (int l = 0; l < c->n_layers; l++) {
     if (c->layers[l].head_dim != head_dim || head_dim % 2)
       return err_set(e, ERR_UNSUPPORTED, "layer %d: expected one even head size in all layers, found %d beside %d", l,
                      c->layers[l].head_dim, head_dim);
-    vector_bytes += 4 * align_up((size_t)c->hidden * sizeof(float), 64) + 2 * align_up((size_t)c->layers[l].head_dim * sizeof(float), 64);
+    vector_bytes += 4 * bind_vector_bytes(c->hidden) + 2 * bind_vector_bytes(head_dim);
   }
   if (arena_init(&g->vectors, vector_bytes, "norm weights", e)) return -1;
   if (d->rope_init(m->dev, &g->rope_full, head_dim, c->rope_full.theta, c->rope_full.factor, c->rope_full.rotated, e)) return -1;
@@ -152,15 +107,14 @@ static int gemma3_load(struct model *m, struct weights *w, struct err *e) {
     return -1;
   if (alloc_scratch(g, e)) return -1;
 
-  if (load_matrix(g, w, "token_embd.weight", c->vocab, c->hidden, &g->embed, e)) return -1;
-  if (weights_has(w, "output.weight") && load_matrix(g, w, "output.weight", c->vocab, c->hidden, &g->head, e)) return -1;
-  count_products(&m->products_per_out, &m->decode_bytes, g->head.rows ? &g->head : &g->embed);
-  if (load_vector(g, w, "output_norm.weight", c->hidden, &g->output_norm, e)) return -1;
+  if (bind_embedding(m, w, &g->embed, &g->head, e)) return -1;
+  bind_count(&m->products_per_out, &m->decode_bytes, g->head.rows ? &g->head : &g->embed);
+  if (bind_vector(m, w, &g->vectors, &(struct bind_vector){"output_norm.weight", &g->output_norm, c->hidden}, e)) return -1;
   for (int l = 0; l < c->n_layers; l++) {
     if (load_layer(g, w, l, e)) return -1;
-    if (!m->plan.quiet) log_progress("loading weights", m->weight_bytes, weights_total_bytes(w));
+    bind_progress(m, w, false);
   }
-  if (!m->plan.quiet) log_progress("loading weights", 1, 1);
+  bind_progress(m, w, true);
   return weights_report_unused(w, false, e);
 }
 
@@ -170,10 +124,10 @@ static void gemma3_unload(struct model *m) {
   for (int l = 0; l < m->config.n_layers; l++) {
     struct gemma3_layer *y = &g->layers[l];
     struct weight *all[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down};
-    for (size_t i = 0; i < ARRAY_LEN(all); i++) d->weight_free(m->dev, all[i]);
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) d->weight_free(m->dev, all[i], 1);
   }
-  d->weight_free(m->dev, &g->embed);
-  d->weight_free(m->dev, &g->head);
+  d->weight_free(m->dev, &g->embed, 1);
+  d->weight_free(m->dev, &g->head, 1);
   struct tensor *scratch[] = {&g->h, &g->x, &g->y, &g->q, &g->attn, &g->k, &g->v, &g->gate, &g->up, &g->h_out, &g->attn_out};
   for (size_t i = 0; i < ARRAY_LEN(scratch); i++) d->free(m->dev, scratch[i]);
   d->rope_free(m->dev, &g->rope_full);
@@ -182,13 +136,6 @@ static void gemma3_unload(struct model *m) {
 }
 
 /* ---- forward ---------------------------------------------------------------------------------------------------------- */
-
-/* The first rows × cols of a scratch tensor: layers may be narrower than the widest one. */
-static struct tensor part(struct tensor t, int rows, int cols) {
-  t.rows = rows;
-  t.cols = cols;
-  return t;
-}
 
 static void gemma3_forward(struct model *m, const struct batch *b, struct tensor *logits) {
   struct gemma3 *g = (struct gemma3 *)m;

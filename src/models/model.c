@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 
-static const struct model_ops *const families[] = {&model_gemma3_ops};
+static const struct model_ops *const families[] = {&model_gemma3_ops, &model_gemma4_ops};
 
 static const struct model_ops *family_ops(enum model_family family) {
   for (size_t i = 0; i < ARRAY_LEN(families); i++)
@@ -24,9 +24,9 @@ int model_attn_layers(const struct model_config *c, struct attn_layer *layers) {
   return c->n_layers;
 }
 
-/* Widest input of any product. */
+/* Widest input of any product of `linear`; experts have their own scratch. */
 static int cols_widest(const struct model_config *c) {
-  int widest = c->hidden;
+  int widest = MAX(c->hidden, c->ple);
   for (int l = 0; l < c->n_layers; l++) {
     widest = MAX(widest, c->layers[l].ffn);
     widest = MAX(widest, c->layers[l].n_q * c->layers[l].head_dim);
@@ -34,24 +34,32 @@ static int cols_widest(const struct model_config *c) {
   return widest;
 }
 
+static struct moe_shape experts_of(const struct model_config *c, int rows_max) {
+  if (!c->n_experts) return (struct moe_shape){0};
+  return (struct moe_shape){rows_max, c->hidden, c->expert_ffn, c->n_experts, c->n_experts_used};
+}
+
 size_t model_scratch_bytes(const struct model_config *c, const struct model_plan *plan) {
-  size_t q = 0, kv = 0, ffn = 0;
+  size_t hidden = (size_t)c->hidden, q = 0, kv = 0, ffn = (size_t)c->ple, ple = (size_t)c->n_layers * (size_t)c->ple;
   for (int l = 0; l < c->n_layers; l++) {
     const struct layer_config *y = &c->layers[l];
     q = MAX(q, (size_t)y->n_q * (size_t)y->head_dim);
     kv = MAX(kv, (size_t)y->n_kv * (size_t)y->head_dim);
     ffn = MAX(ffn, (size_t)y->ffn);
   }
-  size_t per_row = (3 * (size_t)c->hidden + 2 * q + 2 * kv + 2 * ffn) * sizeof(float);
-  size_t per_out = ((size_t)c->hidden + q + (size_t)c->vocab) * sizeof(float);
+  size_t per_row = (3 * hidden + 2 * q + 2 * kv + 2 * ffn + ple) * sizeof(float),
+         per_out = (hidden + q + ple + (size_t)c->vocab) * sizeof(float);
+  if (c->n_experts) per_row += (hidden + (size_t)c->n_experts) * sizeof(float);
   int n_threads = plan->n_threads > 0 ? plan->n_threads : workers_default_threads();
-  return (size_t)plan->rows_max * per_row + (size_t)plan->out_max * per_out + gemm_scratch_bytes(plan->rows_max, cols_widest(c), n_threads);
+  struct moe_shape experts = experts_of(c, plan->rows_max);
+  return (size_t)plan->rows_max * per_row + (size_t)plan->out_max * per_out +
+         gemm_scratch_bytes(plan->rows_max, cols_widest(c), n_threads) + moe_scratch_bytes(&experts, n_threads);
 }
 
 struct model *model_open(const struct model_config *c, struct weights *w, const struct model_plan *plan, struct err *e) {
   const struct model_ops *ops = family_ops(c->family);
   if (!ops) {
-    err_set(e, ERR_UNSUPPORTED, "architecture %s: expected one that this build runs (gemma3)", c->architecture);
+    err_set(e, ERR_UNSUPPORTED, "architecture %s: expected one that this build runs (gemma3, gemma4)", c->architecture);
     return NULL;
   }
   struct model *m = ops->new_model();
@@ -59,7 +67,11 @@ struct model *model_open(const struct model_config *c, struct weights *w, const 
   m->config = *c;
   m->plan = *plan;
 
-  struct device_config dc = {.isa = plan->isa, .n_threads = plan->n_threads, .rows_max = plan->rows_max, .cols_max = cols_widest(c)};
+  struct device_config dc = {.isa = plan->isa,
+                             .n_threads = plan->n_threads,
+                             .rows_max = plan->rows_max,
+                             .cols_max = cols_widest(c),
+                             .experts = experts_of(c, plan->rows_max)};
   m->dev = device_cpu_ops.open(&dc, e);
   if (!m->dev) goto fail;
 

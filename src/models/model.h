@@ -26,8 +26,8 @@ struct model_plan { /* sizes decided by the engine before anything is loaded */
   int out_max;  /* rows whose logits may be wanted in one batch */
   int seqs_max, tokens_max;
   enum dtype
-      quant;  /* F32 (0) = as in the file; Q8_0, Q4_0: matrices of plain numbers are quantised while they are packed (the head and what is
-                       looked up beside it: Q8_0 at least) */
+      quant;  /* DTYPE_NONE = as in the file; Q8_0, Q4_0: matrices of plain numbers are quantised while they are packed (weights_type) */
+  const struct model_config *drafter; /* its attention layers are numbered behind the model's own (drafter.h); NULL = none. Borrowed while opening */
   bool quiet; /* no progress on stderr while weights are packed */
 };
 
@@ -53,6 +53,8 @@ struct model { /* a family's own struct begins with it */
   const struct attn_ops *attn_ops;
   struct attn *attn;
   struct tensor logits; /* [out_max, vocab]: what forward fills */
+  const struct weight *embed; /* the table that embeds tokens; NULL: the family hands out neither this nor: */
+  struct tensor hidden;       /* [out_max, hidden]: rows after the final norm, as many as logits. data NULL = not kept */
   size_t weight_bytes, packed_bytes, scratch_bytes, kv_bytes;
   int64_t products_per_row,
       products_per_out; /* multiply-adds with weights: for each row; for each row whose logits are wanted (the head) */

@@ -77,6 +77,7 @@ static void make_choices(struct call *c) {
 
 int api_prepare(const struct api *a, struct call *c, struct buf *reply, struct api_error *e) {
   struct err why;
+  c->api = a;
   reply->max_bytes = API_BODY_MAX;
   json_t *body = c->dialect->empty_body && c->body.len == 0
                      ? json_object()
@@ -152,6 +153,7 @@ struct choice *api_take_numbers(struct call *c, const struct message *m) {
   o->cached_tokens = m->cached_tokens;
   o->completion_tokens = m->completion_tokens;
   o->n_retractions = m->n_retractions;
+  o->reasoning_tokens = m->reasoning_tokens;
   o->queue_ms = m->queue_ms;
   o->prefill_ms = m->prefill_ms;
   o->decode_ms = m->decode_ms;

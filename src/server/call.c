@@ -11,27 +11,31 @@
 
 enum { MESSAGE_TEXT_MAX = 64 << 20 };
 
+void call_random_id(char *out, size_t size, const char *prefix) {
+  unsigned char random[12] = {0};
+  if (getrandom(random, sizeof random, 0) < 0) { /* ids only have to be different */
+    int64_t now = clock_ns();
+    for (size_t i = 0; i < sizeof random; i++) random[i] = (unsigned char)(now >> (i * 5));
+  }
+  int at = snprintf(out, size, "%s", prefix);
+  for (size_t i = 0; i < sizeof random; i++) at += snprintf(out + at, size - (size_t)at, "%02x", random[i]);
+}
+
 struct call *call_new(const struct dialect *dialect) {
   struct call *c = xcalloc(1, sizeof *c);
-  unsigned char random[12] = {0};
   c->dialect = dialect;
   atomic_init(&c->cancelled, false);
   atomic_init(&c->abort_wanted, false);
   c->created = clock_unix_s();
   c->arrived_ns = clock_ns();
-  if (getrandom(random, sizeof random, 0) < 0) { /* ids only have to be different */
-    int64_t now = clock_ns();
-    for (size_t i = 0; i < sizeof random; i++) random[i] = (unsigned char)(now >> (i * 5));
-  }
-  int at = snprintf(c->id, sizeof c->id, "%s", dialect->id_prefix);
-  for (size_t i = 0; i < sizeof random; i++) at += snprintf(c->id + at, sizeof c->id - (size_t)at, "%02x", random[i]);
+  call_random_id(c->id, sizeof c->id, dialect->id_prefix);
   return c;
 }
 
-static void job_free(struct job *j) {
+static void job_free(struct job *j, const struct api *a) {
   for (int i = 0; i < j->n_prompts; i++) {
     struct job_prompt *p = &j->prompts[i];
-    if (p->own) job_free(p->own);
+    if (p->own) job_free(p->own, a);
     free(p->own);
     free(p->ids);
     free(p->text);
@@ -44,6 +48,17 @@ static void job_free(struct job *j) {
   free(j->bias);
   free(j->cache_salt);
   free(j->repeated);
+  if (j->grammar) a->port.grammar_free(j->grammar);
+  for (int i = 0; i < j->n_names; i++) free(j->names[i]);
+  free(j->names);
+}
+
+static void calls_free(struct choice *o) {
+  for (int i = 0; i < o->n_calls; i++) {
+    free(o->calls[i].name);
+    free(o->calls[i].arguments);
+  }
+  free(o->calls);
 }
 
 void call_free(struct call *c) {
@@ -59,9 +74,20 @@ void call_free(struct call *c) {
     buf_free(&o->input_logprobs);
     buf_free(&o->input_tops);
     buf_free(&o->unsent_logprobs);
+    if (o->parser) c->api->port.parser_free(o->parser);
+    buf_free(&o->part_text);
+    buf_free(&o->reasoning);
+    buf_free(&o->held_reasoning);
+    free(o->parts);
+    for (int k = 0; k < o->n_blocks; k++) {
+      buf_free(&o->blocks[k].text);
+      buf_free(&o->blocks[k].logprobs);
+    }
+    free(o->blocks);
+    calls_free(o);
   }
   free(c->choices);
-  job_free(&c->job);
+  job_free(&c->job, c->api);
   buf_free(&c->body);
   free(c->rid);
   free(c);
@@ -78,6 +104,7 @@ struct message *message_new(struct call *c, enum message_kind kind) {
 void message_free(struct message *m) {
   if (!m) return;
   buf_free(&m->text);
+  free(m->marks);
   free(m->tokens);
   free(m->tops);
   free(m->prompt);

@@ -27,7 +27,8 @@
 #include "server/http.h"
 #include "server/port.h"
 
-struct dialect; /* api.h */
+struct api; /* api.h */
+struct dialect;
 
 /* What goes into an error object. code may be NULL. */
 struct api_error {
@@ -60,7 +61,9 @@ struct job {
   int32_t *stop_ids; /* owned */
   int n_stop_ids;
   bool keep_stop, ignore_eos, show_special;
-  int prompt_logprobs; /* -1: none; else from this prompt token on */
+  int prompt_logprobs;            /* -1: none; else from this prompt token on */
+  struct cygnet_grammar *grammar; /* owned; NULL: anything may be answered */
+  int thoughts, thinking_budget;  /* as in struct cygnet_request */
   int priority;
   char *cache_salt;    /* owned; NULL: the common cache */
   bool want_ids;       /* messages carry tokens, logprobs or not */
@@ -68,6 +71,12 @@ struct job {
   bool as_list;        /* native.c: the answer is a list, items of a stream have an index */
   bool incremental;    /* native.c: a stream's items hold what is new, not all so far */
   bool text_in_logprobs, return_prompt_ids;
+  /* conversations: how answers are taken apart (parts.h) */
+  bool apart;
+  bool in_thought;                    /* the prompt ends inside a thought */
+  bool merge_thoughts, hold_thoughts; /* thoughts are content; they come in one piece, when they are over */
+  char **names;                       /* [n_names] of the functions on offer; owned, and each */
+  int n_names;
   char *repeated; /* responses.c: fields that the answer repeats, as JSON without braces; owned */
 };
 
@@ -83,6 +92,22 @@ enum control { /* what the engine thread does for a call that has no job */
 
 struct call;
 
+struct part { /* of an answer, from one message */
+  enum cygnet_part_kind kind;
+  size_t at, n; /* in choice.part_text */
+  int call;     /* its number in choice.calls */
+};
+struct block { /* of an answer, for APIs that list them: parts of one kind that follow each other */
+  enum cygnet_part_kind kind;
+  struct buf text, logprobs; /* logprobs: responses.c */
+  int call;
+};
+struct answer_call {      /* that the model asks for */
+  char id[32];            /* "call_..." */
+  char *name, *arguments; /* owned; NUL terminated */
+  size_t n_arguments;
+};
+
 struct choice {
   struct call *call;
   int index, prompt; /* index = prompt * n + which one */
@@ -94,7 +119,19 @@ struct choice {
   struct buf text, logprobs; /* logprobs: for chat the inside of "content", for completions that of "tokens" */
   struct buf token_logprobs, top_logprobs, text_offsets;
   struct buf output_ids, input_logprobs, input_tops; /* native.c: the insides of the arrays */
-  struct buf unsent_logprobs;                        /* responses.c: of tokens that no delta has carried yet */
+  /* parts.c */
+  struct cygnet_parser *parser;
+  struct part *parts; /* owned; [n_parts], of the message at hand */
+  int n_parts, cap_parts;
+  struct buf part_text;
+  struct buf reasoning, held_reasoning; /* all so far; what job.hold_thoughts holds back */
+  struct block *blocks;                 /* owned; [n_blocks] */
+  int n_blocks, cap_blocks;
+  bool block_open;           /* in a stream: the last one is not over */
+  struct answer_call *calls; /* owned; [n_calls] */
+  int n_calls, cap_calls;
+  int reasoning_tokens;
+  struct buf unsent_logprobs; /* responses.c: of tokens that no delta has carried yet */
   int n_output_ids;
   size_t text_offset; /* completions: code points so far */
   const char *finish;
@@ -107,6 +144,7 @@ struct choice {
 
 struct call {
   const struct dialect *dialect;
+  const struct api *api;               /* since prep; for freeing what the engine gave */
   atomic_bool cancelled, abort_wanted; /* rules 3 and 6 */
   char id[40];                         /* "chatcmpl-..." */
   char *rid; /* what the client calls it, for abort_request: the body's rid or the x-request-id header; prep; owned; NULL = id */
@@ -155,6 +193,9 @@ struct message {
   struct api_error error;
   int choice;
   struct buf text;
+  struct cygnet_mark *marks; /* owned */
+  size_t n_marks;
+  int reasoning_tokens;
   struct message_token *tokens; /* only when logprobs were asked for */
   int n_tokens;
   struct cygnet_logprob *tops;
@@ -171,6 +212,7 @@ struct message {
 };
 
 struct call *call_new(const struct dialect *dialect);
+void call_random_id(char *out, size_t size, const char *prefix); /* prefix and 24 hexadecimal digits */
 void call_free(struct call *c);
 struct message *message_new(struct call *c, enum message_kind kind);
 void message_free(struct message *m);

@@ -64,7 +64,7 @@ static const int statuses[] = {200, 400, 401, 403, 404, 408, 413, 429, 499, 500,
 struct metrics {
   struct buf labels; /* of every sample, without braces */
   struct histogram histograms[N_HISTOGRAMS];
-  uint64_t prompt_tokens, generation_tokens, cached_tokens, n_requests, n_aborted;
+  uint64_t prompt_tokens, generation_tokens, cached_tokens, reasoning_tokens, n_requests, n_aborted, n_tool_calls, n_forms;
   struct {
     const char *dialect; /* static */
     uint64_t by_status[ARRAY_LEN(statuses)];
@@ -167,6 +167,7 @@ void metrics_message(struct metrics *m, struct call *c, const struct message *ms
   if (fresh > 0) count_tokens(m, c, o, msg, fresh);
   o->cached_tokens = msg->cached_tokens;
   o->completion_tokens = msg->completion_tokens;
+  if (msg->finish) m->reasoning_tokens += (uint64_t)MAX(msg->reasoning_tokens, 0);
   if (msg->finish) observe(m, GENERATION, msg->completion_tokens);
 }
 
@@ -185,6 +186,10 @@ void metrics_call_done(struct metrics *m, const struct call *c, int status, bool
   if (c->n_choices == 0) return; /* nothing was to be generated */
   m->n_requests++;
   m->n_aborted += aborted;
+  for (int i = 0; i < c->n_choices; i++) {
+    m->n_tool_calls += (uint64_t)c->choices[i].n_calls;
+    m->n_forms += job_of_prompt(&c->job, c->choices[i].prompt)->grammar != NULL;
+  }
   if (!aborted && status == 200) observe(m, WHOLE, seconds(c->arrived_ns, clock_ns()));
 }
 
@@ -263,6 +268,8 @@ static void put_requests(const struct metrics *m, const struct metrics_now *now,
   put_counter(m, out, "sglang:num_aborted_requests_total", "", m->n_aborted, "Requests that ended because somebody wanted it, or left.");
   put_counter(m, out, "sglang:num_retracted_requests_total", "", now->stats.n_retracted, "Times a request was put back into the queue.");
   put_counter(m, out, "cygnet:failed_requests_total", "", now->stats.n_failed, "Requests whose computation failed.");
+  put_counter(m, out, "cygnet:tool_calls_total", "", m->n_tool_calls, "Calls of functions in answers.");
+  put_counter(m, out, "cygnet:grammar_answers_total", "", m->n_forms, "Answers that had to have a form: a schema, a grammar, calls.");
   put_head(out, "cygnet:calls_total", "counter", "Calls that ended, by API and status of the answer.");
   for (int i = 0; i < m->n_dialects; i++) {
     for (size_t k = 0; k < ARRAY_LEN(statuses); k++) {
@@ -279,6 +286,10 @@ static void put_tokens(const struct metrics *m, const struct metrics_now *now, s
   const struct cygnet_stats *s = &now->stats;
   put_counter(m, out, "sglang:prompt_tokens_total", "", m->prompt_tokens, "Prompt tokens of requests that have begun.");
   put_counter(m, out, "sglang:generation_tokens_total", "", m->generation_tokens, "Tokens generated.");
+  put_counter(m, out, "cygnet:reasoning_tokens_total", "", m->reasoning_tokens, "Tokens generated inside thoughts.");
+  put_counter(m, out, "cygnet:forced_tokens_total", "", s->forced_tokens, "Tokens that a grammar left no choice about.");
+  put_counter(m, out, "cygnet:drafted_tokens_total", "", s->drafted_tokens, "Tokens guessed ahead and computed.");
+  put_counter(m, out, "cygnet:accepted_tokens_total", "", s->accepted_tokens, "Of those, the ones that the model then said.");
   put_counter(m, out, "sglang:cached_tokens_total", ",cache_source=\"device\"", m->cached_tokens,
               "Prompt tokens that the prefix cache had.");
   put_counter(m, out, "cygnet:computed_tokens_total", "", s->computed_tokens,

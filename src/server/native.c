@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "server/params.h"
+#include "server/form.h"
 
 enum { LOGPROBS_MAX = 20, NEW_TOKENS = 128, RID_BYTES = 256 };
 
@@ -25,7 +25,7 @@ static const char *const unsupported[] = {"input_embeds",      "image_data",
                                           "require_reasoning", "token_ids_logprob",
                                           "bootstrap_host",    "return_hidden_states",
                                           "bootstrap_room",    "return_routed_experts"};
-static const char *const unsupported_sampling[] = {"regex", "json_schema", "ebnf", "structural_tag", "stop_regex", "custom_params"};
+static const char *const unsupported_sampling[] = {"structural_tag", "stop_regex", "custom_params", "response_format", "tools"};
 
 /* Names of the other dialect: taking them for unknown ones would drop a limit silently. */
 static const char *const foreign[][2] = {{"max_tokens", "max_new_tokens"},
@@ -44,6 +44,11 @@ static void parse_sampling(struct params *p, const struct api *a, struct job *j,
   params_stop(p, a, j);
   j->n = 1;
   params_int(p, "n", 1, a->choices_max, &j->n);
+  struct form form;
+  form_init(&form);
+  form_read_format(p, &form);
+  form_compile(p, a, &form, j);
+  form_free(&form);
 }
 
 /* One set of parameters → *j. item: the fields for it; i: its number in a list of them, -1: there is no list. */
@@ -274,7 +279,7 @@ static void put_answer(struct buf *out, const struct choice *o, bool with_index)
   put_id(out, o);
   put_finish(out, o);
   buf_printf(out, ",\"prompt_tokens\":%zu,\"completion_tokens\":%d,\"cached_tokens\":%d", t->n_ids, o->completion_tokens, o->cached_tokens);
-  buf_printf(out, ",\"cached_tokens_details\":{\"device\":%d,\"host\":0},\"reasoning_tokens\":0", o->cached_tokens);
+  buf_printf(out, ",\"cached_tokens_details\":{\"device\":%d,\"host\":0},\"reasoning_tokens\":%d", o->cached_tokens, o->reasoning_tokens);
   buf_printf(out, ",\"weight_version\":\"default\",\"num_retractions\":%d", o->n_retractions);
   buf_printf(out, ",\"queue_time\":%.6f,\"prefill_time\":%.6f,\"decode_time\":%.6f", o->queue_ms / 1e3, o->prefill_ms / 1e3,
              o->decode_ms / 1e3);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/str.h"
-#include "server/api.h"
+#include "server/parts.h"
 
 static bool is_chat(const struct call *c) { return c->dialect == &dialect_chat; }
 
@@ -138,18 +138,19 @@ static void put_finish(struct buf *out, const struct choice *o) {
 }
 
 static void put_usage(struct buf *out, const struct call *c) {
-  int64_t prompt = 0, cached = 0, completion = 0;
+  int64_t prompt = 0, cached = 0, completion = 0, reasoning = 0;
   for (int i = 0; i < c->n_choices; i++) {
     const struct choice *o = &c->choices[i];
     completion += o->completion_tokens;
+    reasoning += o->reasoning_tokens;
     if (i % c->job.n) continue; /* the same prompt again */
     prompt += (int64_t)c->job.prompts[o->prompt].n_ids;
     cached += o->cached_tokens;
   }
-  buf_printf(
-      out,
-      "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
-      (long long)prompt, (long long)completion, (long long)(prompt + completion), (long long)cached);
+  buf_printf(out, "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"reasoning_tokens\":%lld,",
+             (long long)prompt, (long long)completion, (long long)(prompt + completion), (long long)reasoning);
+  buf_printf(out, "\"prompt_tokens_details\":{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":%lld}}",
+             (long long)cached, (long long)reasoning);
 }
 
 /* What SGLang says beyond OpenAI, after usage or choices. */
@@ -179,32 +180,68 @@ static bool send_chunk(struct call *c, struct buf *chunk) {
   return http_sse_send(c->x, chunk->data, chunk->len);
 }
 
-/* One chunk of one choice. role: the opening one of a chat. */
-static bool send_delta(const struct api *a, struct choice *o, const char *text, size_t n, bool role) {
+static void put_call(struct buf *out, const struct answer_call *call, int index, const char *arguments, size_t n) {
+  buf_putc(out, '{');
+  if (index >= 0) buf_printf(out, "\"index\":%d,", index);
+  buf_printf(out, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", call->id);
+  api_put_string(out, call->name, strlen(call->name));
+  buf_puts(out, ",\"arguments\":");
+  api_put_string(out, arguments, n);
+  buf_puts(out, "}}");
+}
+
+/* What is new of a choice: the inside of "delta", or "text". */
+static void put_text(struct buf *out, const struct choice *o, enum cygnet_part_kind kind, const char *text, size_t n) {
+  if (!is_chat(o->call)) buf_puts(out, "\"text\":");
+  else buf_puts(out, kind == CYGNET_PART_REASONING ? "\"reasoning_content\":" : "\"content\":");
+  api_put_string(out, text, n);
+}
+
+/* One chunk of one choice. fields: what put_text and the like wrote; may be empty. */
+static bool send_delta(const struct api *a, struct choice *o, const struct buf *fields, bool with_logprobs) {
   struct buf chunk;
   buf_init(&chunk, 0);
   put_opening(&chunk, a, o->call, chunk_object(o->call));
   buf_printf(&chunk, "{\"index\":%d,", o->index);
-  if (is_chat(o->call)) {
-    buf_puts(&chunk, "\"delta\":{");
-    if (role) buf_puts(&chunk, "\"role\":\"assistant\",");
-    if (role || n || !o->finish) {
-      buf_puts(&chunk, "\"content\":");
-      api_put_string(&chunk, text, n);
-    }
-    buf_puts(&chunk, "},");
-  } else {
-    buf_puts(&chunk, "\"text\":");
-    api_put_string(&chunk, text, n);
-    buf_putc(&chunk, ',');
-  }
-  if (role || (!o->logprobs.len && !n)) buf_puts(&chunk, "\"logprobs\":null");
-  else put_logprobs(&chunk, o);
+  buf_puts(&chunk, is_chat(o->call) ? "\"delta\":{" : "");
+  buf_append(&chunk, buf_cstr(fields), fields->len);
+  buf_puts(&chunk, is_chat(o->call) ? "}," : ",");
+  if (with_logprobs) put_logprobs(&chunk, o);
+  else buf_puts(&chunk, "\"logprobs\":null");
   put_finish(&chunk, o);
   buf_puts(&chunk, "}]");
   bool sent = send_chunk(o->call, &chunk);
-  clear_logprobs(o);
+  if (with_logprobs) clear_logprobs(o);
   buf_free(&chunk);
+  return sent;
+}
+
+static bool send_text(const struct api *a, struct choice *o, enum cygnet_part_kind kind, struct str text, bool with_logprobs) {
+  struct buf fields;
+  buf_init(&fields, 0);
+  put_text(&fields, o, kind, text.p, text.n);
+  bool sent = send_delta(a, o, &fields, with_logprobs);
+  buf_free(&fields);
+  return sent;
+}
+
+/* A call in two chunks, as clients are used to: who it is, then its arguments. */
+static bool send_call(const struct api *a, struct choice *o, int index, bool with_logprobs) {
+  const struct answer_call *call = &o->calls[index];
+  struct buf fields;
+  buf_init(&fields, 0);
+  buf_puts(&fields, "\"tool_calls\":[");
+  put_call(&fields, call, index, "", 0);
+  buf_putc(&fields, ']');
+  bool sent = send_delta(a, o, &fields, with_logprobs);
+  if (sent) {
+    buf_clear(&fields);
+    buf_printf(&fields, "\"tool_calls\":[{\"index\":%d,\"function\":{\"arguments\":", index);
+    api_put_string(&fields, call->arguments, call->n_arguments);
+    buf_puts(&fields, "}}]");
+    sent = send_delta(a, o, &fields, false);
+  }
+  buf_free(&fields);
   return sent;
 }
 
@@ -216,10 +253,14 @@ static bool begin_choice(const struct api *a, struct choice *o, const struct mes
   o->begun = true;
   o->finish = NULL; /* not of the opening chunk */
   if (is_chat(o->call)) {
-    sent = send_delta(a, o, "", 0, true);
+    struct buf fields;
+    buf_init(&fields, 0);
+    buf_puts(&fields, "\"role\":\"assistant\",\"content\":\"\"");
+    sent = send_delta(a, o, &fields, false);
+    buf_free(&fields);
   } else if (o->call->job.echo) {
     add_prompt_logprobs(a, o, m);
-    sent = send_delta(a, o, p->text, p->n_text, false);
+    sent = send_text(a, o, CYGNET_PART_CONTENT, str_of(p->text, p->n_text), o->logprobs.len || p->n_text);
   }
   o->finish = finish;
   return sent;
@@ -243,17 +284,36 @@ static bool send_totals(const struct api *a, struct call *c) {
   return sent;
 }
 
+/* Each part in a chunk of its own; the message's log-probabilities go with the first, or alone. */
+static bool send_parts(const struct api *a, struct choice *o) {
+  bool sent = true;
+  for (int i = 0; i < o->n_parts && sent; i++) {
+    const struct part *p = &o->parts[i];
+    if (p->kind == CYGNET_PART_CALL) sent = send_call(a, o, p->call, i == 0);
+    else sent = send_text(a, o, p->kind, parts_text(o, p), i == 0);
+  }
+  if (!o->n_parts && o->logprobs.len) sent = send_text(a, o, CYGNET_PART_CONTENT, str_of("", 0), true);
+  return sent;
+}
+
+static bool send_finish(const struct api *a, struct choice *o) {
+  struct buf fields;
+  buf_init(&fields, 0);
+  if (!is_chat(o->call)) buf_puts(&fields, "\"text\":\"\"");
+  bool sent = send_delta(a, o, &fields, false);
+  buf_free(&fields);
+  return sent;
+}
+
 static void stream_event(const struct api *a, struct call *c, struct choice *o, const struct message *m) {
   const char *finish = o->finish;
   api_begin_stream(c);
   if (!o->begun && !begin_choice(a, o, m)) return;
   add_logprobs(a, o, m);
-  if (m->text.len || o->logprobs.len) {
-    o->finish = NULL; /* its own chunk, as clients are used to */
-    if (!send_delta(a, o, buf_cstr(&m->text), m->text.len, false)) return;
-    o->finish = finish;
-  }
-  if (finish && !send_delta(a, o, "", 0, false)) return;
+  o->finish = NULL; /* in a chunk of its own, as clients are used to */
+  if (!send_parts(a, o)) return;
+  o->finish = finish;
+  if (finish && !send_finish(a, o)) return;
   if (m->last && send_totals(a, c)) api_send_done(c);
 }
 
@@ -265,7 +325,14 @@ static void put_choice(struct buf *out, const struct choice *o) {
   if (is_chat(o->call)) {
     buf_puts(out, "\"message\":{\"role\":\"assistant\",\"content\":");
     api_put_string(out, buf_cstr(&o->text), o->text.len);
-    buf_puts(out, ",\"refusal\":null},");
+    buf_puts(out, ",\"refusal\":null,\"reasoning_content\":");
+    if (o->reasoning.len) api_put_string(out, o->reasoning.data, o->reasoning.len);
+    else buf_puts(out, "null");
+    for (int i = 0; i < o->n_calls; i++) {
+      buf_puts(out, i ? "," : ",\"tool_calls\":[");
+      put_call(out, &o->calls[i], -1, o->calls[i].arguments, o->calls[i].n_arguments);
+    }
+    buf_puts(out, o->n_calls ? "]}," : "},");
   } else {
     buf_puts(out, "\"text\":\"");
     if (p->text) buf_json_escape(out, p->text, p->n_text);
@@ -295,13 +362,13 @@ static void reply_whole(const struct api *a, struct call *c) {
 static void message(const struct api *a, struct call *c, const struct message *m) {
   if (api_take_whole(c, m)) return;
   struct choice *o = api_take_numbers(c, m);
+  parts_take(a, o, m, !c->job.stream);
   if (c->job.stream) {
     stream_event(a, c, o, m);
     return;
   }
   if (!o->begun && c->job.echo) add_prompt_logprobs(a, o, m);
   o->begun = true;
-  buf_append(&o->text, m->text.data, m->text.len);
   add_logprobs(a, o, m);
   if (m->last) reply_whole(a, c);
 }

@@ -4,7 +4,8 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "server/params.h"
+#include "server/form.h"
+#include "server/thinking.h"
 
 enum { LOGPROBS_MAX = 20 };
 
@@ -14,10 +15,10 @@ static const struct params_names names = {.max_tokens = "max_tokens", .min_token
 
 static const char *const unsupported[] = {
     /* OpenAI */
-    "tools", "functions", "audio", "web_search_options", "prediction", "suffix",
+    "audio", "web_search_options", "prediction", "suffix",
     /* SGLang */
-    "json_schema", "regex", "ebnf", "structural_tag", "stop_regex", "custom_logit_processor", "custom_params", "lora_path",
-    "session_params", "return_hidden_states", "input_embeds", "return_prompt_token_ids", "return_meta_info", "return_routed_experts",
+    "structural_tag", "stop_regex", "custom_logit_processor", "lora_path", "session_params", "return_hidden_states", "input_embeds",
+    "return_prompt_token_ids", "return_meta_info", "return_routed_experts",
     /* vLLM, llama.cpp */
     "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "grammar", "prompt_embeds", "prompt_logprobs",
     "allowed_token_ids", "bad_words", "chat_template", "documents", "use_beam_search", "mirostat", "typical_p", "dry_multiplier",
@@ -26,15 +27,11 @@ static const char *const unsupported[] = {
 static void refuse_unsupported(struct params *p) {
   const json_t *modalities = NULL;
   params_refuse_all(p, unsupported, ARRAY_LEN(unsupported));
-  params_refuse_format(p, "response_format");
   params_array(p, "modalities", &modalities);
   for (size_t i = 0; i < json_array_size(modalities); i++) {
     const char *word = json_string_value(json_array_get(modalities, i));
     if (!word || strcmp(word, "text")) params_refuse(p, "modalities", "only [\"text\"] is supported by this model");
   }
-  params_refuse_choice(p, "tool_choice");
-  params_refuse_choice(p, "function_call");
-  params_refuse_reasoning(p);
 }
 
 /* ---- what both routes have ------------------------------------------------------------------------------------------------ */
@@ -72,11 +69,15 @@ static int fit(struct params *p, const struct api *a, const char *field, int max
 
 /* ---- /v1/completions -------------------------------------------------------------------------------------------------------- */
 
-int openai_prepare_completion(const struct api *a, struct call *c, const json_t *body, struct api_error *e) {
+static int prepare_completion(const struct api *a, struct call *c, const json_t *body, struct form *form, struct api_error *e) {
+  static const char *const conversations[] = {"custom_params", "enable_thinking", "thinking_budget"};
   struct job *j = &c->job;
   struct params p = params_of(body, "body", e);
   const json_t *prompt = json_object_get(body, "prompt");
   parse_common(&p, a, c);
+  params_refuse_all(&p, conversations, ARRAY_LEN(conversations));
+  params_refuse_reasoning(&p, "raw text has no channel for thoughts: ask as a conversation");
+  form_read(&p, false, form);
   params_bool(&p, "echo", &j->echo);
   int max_tokens = parse_max_tokens(&p, j->echo ? 0 : 1, 16); /* the prompt alone is an answer only where it is shown */
   params_int(&p, "logprobs", 0, LOGPROBS_MAX, &j->logprobs);
@@ -85,32 +86,50 @@ int openai_prepare_completion(const struct api *a, struct call *c, const json_t 
   if (!prompt) params_missing(&p, "prompt");
   if (p.failed) return -1;
   if (api_prompts(a, prompt, "prompt", j, e) < 0 || api_check_choices(a, j, e) < 0) return -1;
+  form_compile(&p, a, form, j);
   return fit(&p, a, "prompt", max_tokens, j);
+}
+
+int openai_prepare_completion(const struct api *a, struct call *c, const json_t *body, struct api_error *e) {
+  struct form form;
+  int r = prepare_completion(a, c, body, &form, e);
+  form_free(&form);
+  return r;
 }
 
 /* ---- /v1/chat/completions --------------------------------------------------------------------------------------------------- */
 
-/* Options of the renderer, from the request's own fields and from chat_template_kwargs. */
-static void render_options(struct params *p, struct buf *out) {
+/* What a conversation is asked with besides its messages. */
+struct asked {
+  struct form form;
+  struct thinking thinking;
+};
+
+/* Options of the renderer, from the request's own fields and from chat_template_kwargs. Those that not every model has are written where they are needed. */
+static void render_options(struct params *p, const struct api *a, const struct asked *k, struct buf *out) {
   const json_t *kwargs = NULL;
-  bool generation = true, go_on = false, thinking = false;
+  bool generation = true, go_on = false, in_user = true;
   params_object(p, "chat_template_kwargs", &kwargs);
   struct params inner = params_of(kwargs, "body: chat_template_kwargs", p->e);
   struct params *sources[] = {p, &inner};
   for (size_t i = 0; i < ARRAY_LEN(sources) && !p->failed; i++) {
     params_bool(sources[i], "add_generation_prompt", &generation);
     params_bool(sources[i], "continue_final_message", &go_on);
-    params_bool(sources[i], "enable_thinking", &thinking);
+    params_bool(sources[i], "tools_in_user_message", &in_user);
     p->failed |= sources[i]->failed;
   }
   if (go_on) generation = false;
-  buf_printf(out, "{\"add_generation_prompt\":%s,\"continue_final_message\":%s,\"enable_thinking\":%s}", generation ? "true" : "false",
-             go_on ? "true" : "false", thinking ? "true" : "false");
+  buf_printf(out, "{\"add_generation_prompt\":%s,\"continue_final_message\":%s,\"enable_thinking\":%s", generation ? "true" : "false",
+             go_on ? "true" : "false", k->thinking.on ? "true" : "false");
+  if (k->thinking.preserve) buf_puts(out, ",\"preserve_thinking\":true");
+  if (!in_user) buf_puts(out, ",\"tools_in_user_message\":false");
+  if (form_offers_tools(&k->form) && !a->info.chat_tools) buf_puts(out, ",\"describe_tools\":true");
+  buf_putc(out, '}');
 }
 
 /* A message without content is taken for an empty one only where it carries something else, or says null. */
 static int check_contents(const json_t *messages, struct api_error *e) {
-  static const char *const instead[] = {"content", "tool_calls", "function_call", "refusal"};
+  static const char *const instead[] = {"content", "tool_calls", "function_call", "refusal", "reasoning_content"};
   for (size_t i = 0; i < json_array_size(messages); i++) {
     const json_t *message = json_array_get(messages, i);
     bool found = !json_is_object(message); /* the renderer says what is wrong with it */
@@ -122,48 +141,79 @@ static int check_contents(const json_t *messages, struct api_error *e) {
   return 0;
 }
 
-/* The same conversation with its roles in lower case; returns owned. */
-static json_t *lower_roles(const json_t *messages) {
+static void lower_role(json_t *message) {
+  const char *role = json_string_value(json_object_get(message, "role"));
+  if (!role || !strpbrk(role, "ABCDEFGHIJKLMNOPQRSTUVWXYZ")) return;
+  char *lower = xstrdup(role);
+  for (char *p = lower; *p; p++) *p = (char)(*p >= 'A' && *p <= 'Z' ? *p - 'A' + 'a' : *p);
+  json_object_set_new(message, "role", json_string(lower));
+  free(lower);
+}
+
+/* One name for each thing: "reasoning" is "reasoning_content", "function_call" one of "tool_calls". */
+static void rename_fields(json_t *message) {
+  json_t *reasoning = json_object_get(message, "reasoning"), *call = json_object_get(message, "function_call");
+  if (json_is_string(reasoning) && !params_is_given(json_object_get(message, "reasoning_content")))
+    json_object_set(message, "reasoning_content", reasoning);
+  json_object_del(message, "reasoning");
+  if (json_is_object(call) && !params_is_given(json_object_get(message, "tool_calls")))
+    json_object_set_new(message, "tool_calls", json_pack("[{s:s, s:O}]", "type", "function", "function", call));
+  json_object_del(message, "function_call");
+}
+
+/* The same conversation as the renderer wants it; returns owned. */
+static json_t *tidy(const json_t *messages) {
   json_t *copy = json_copy((json_t *)(uintptr_t)messages);
   for (size_t i = 0; i < json_array_size(copy); i++) {
-    const char *role = json_string_value(json_object_get(json_array_get(copy, i), "role"));
-    if (!role || !strpbrk(role, "ABCDEFGHIJKLMNOPQRSTUVWXYZ")) continue;
-    char *lower = xstrdup(role);
-    for (char *p = lower; *p; p++) *p = (char)(*p >= 'A' && *p <= 'Z' ? *p - 'A' + 'a' : *p);
-    json_t *message = json_copy(json_array_get(copy, i));
-    json_object_set_new(message, "role", json_string(lower));
+    json_t *message = json_copy(json_array_get(copy, i)); /* the body itself stays as it is */
+    if (json_is_object(message)) {
+      lower_role(message);
+      rename_fields(message);
+    }
     json_array_set_new(copy, i, message);
-    free(lower);
   }
   return copy;
 }
 
-static int render(const struct api *a, struct params *p, struct job *j) {
+static char *text_of(const json_t *v) {
+  struct buf text;
+  buf_init(&text, 0);
+  json_put(&text, v);
+  return buf_take(&text, NULL);
+}
+
+static int render(const struct api *a, struct params *p, const struct asked *k, struct job *j) {
   const json_t *messages = json_object_get(p->object, "messages");
-  struct buf text, options;
+  struct buf options;
   struct cygnet_error why = {0};
   int32_t *ids = NULL;
   size_t n = 0;
+  int thought = 0;
   if (!messages) params_missing(p, "messages");
   else if (!json_array_size(messages)) params_fail(p, "messages", "expected an array that is not empty");
   if (p->failed || check_contents(messages, p->e) < 0) return -1;
-  buf_init(&text, 0);
   buf_init(&options, 0);
-  render_options(p, &options);
+  render_options(p, a, k, &options);
   int r = params_end(p);
   if (r == 0) {
-    json_t *lower = lower_roles(messages);
-    json_put(&text, lower);
-    json_decref(lower);
-    r = a->port.render(a->port.self, buf_cstr(&text), NULL, buf_cstr(&options), &ids, &n, &why);
-    if (r < 0) api_error_set(p->e, why.status >= 400 ? why.status : 400, "invalid_value", "messages", "%s", why.message);
+    json_t *tidied = tidy(messages);
+    char *text = text_of(tidied), *tools = form_offers_tools(&k->form) ? text_of(k->form.tools) : NULL;
+    r = a->port.render(a->port.self, text, tools, buf_cstr(&options), &ids, &n, &thought, &why);
+    if (r < 0) {
+      bool of_tools = !strncmp(why.message, "tools", 5);
+      api_error_set(p->e, why.status >= 400 ? why.status : 400, "invalid_value", of_tools ? k->form.tools_field : "messages", "%s",
+                    why.message);
+    }
+    json_decref(tidied);
+    free(text);
+    free(tools);
   }
-  buf_free(&text);
   buf_free(&options);
   if (r < 0) return -1;
   j->prompts = xcalloc(1, sizeof *j->prompts);
   api_add_ids(j, ids, n);
   a->port.release(ids);
+  j->in_thought = thought != 0;
   if (!n) params_fail(p, "messages", "nothing to answer");
   return params_end(p);
 }
@@ -178,13 +228,23 @@ static int take_ids(const struct api *a, struct params *p, const json_t *list, s
   return 0;
 }
 
-int openai_prepare_chat(const struct api *a, struct call *c, const json_t *body, struct api_error *e) {
+/* Control tokens are shown on request, but where they are what the answer is taken apart by. */
+static void take_apart(const struct asked *k, struct job *j) {
+  bool wanted = form_offers_tools(&k->form) || k->thinking.on;
+  j->apart = wanted || !j->show_special;
+  if (j->apart) j->show_special = false;
+  j->thoughts = j->in_thought ? CYGNET_THOUGHTS_OPEN : k->thinking.on ? CYGNET_THOUGHTS_MAY : CYGNET_THOUGHTS_FREE;
+}
+
+static int prepare_chat(const struct api *a, struct call *c, const json_t *body, struct asked *k, struct api_error *e) {
   struct job *j = &c->job;
   struct params p = params_of(body, "body", e);
   const json_t *ids = NULL;
   int top_logprobs = 0;
   bool logprobs = false, echo = false;
   parse_common(&p, a, c);
+  form_read(&p, true, &k->form);
+  thinking_read(&p, a, &k->thinking, j);
   int max_tokens = parse_max_tokens(&p, 1, -1);
   params_bool(&p, "logprobs", &logprobs);
   if (params_int(&p, "top_logprobs", 0, LOGPROBS_MAX, &top_logprobs) && top_logprobs && !logprobs)
@@ -193,6 +253,15 @@ int openai_prepare_chat(const struct api *a, struct call *c, const json_t *body,
   params_array(&p, "input_ids", &ids);
   if (p.failed) return -1;
   if (logprobs) j->logprobs = top_logprobs;
-  if ((json_array_size(ids) ? take_ids(a, &p, ids, j) : render(a, &p, j)) < 0) return -1;
+  if ((json_array_size(ids) ? take_ids(a, &p, ids, j) : render(a, &p, k, j)) < 0) return -1;
+  take_apart(k, j);
+  form_compile(&p, a, &k->form, j);
   return fit(&p, a, json_array_size(ids) ? "input_ids" : "messages", max_tokens, j);
+}
+
+int openai_prepare_chat(const struct api *a, struct call *c, const json_t *body, struct api_error *e) {
+  struct asked k = {0};
+  int r = prepare_chat(a, c, body, &k, e);
+  form_free(&k.form);
+  return r;
 }

@@ -38,8 +38,9 @@ static void put_model(const struct serve *s, struct buf *out) {
   const char *name = buf_cstr(&s->api.model_json);
   buf_printf(
       out,
-      "{\"id\":\"%s\",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"cygnet\",\"root\":\"%s\",\"parent\":null,\"max_model_len\":%d}",
-      name, (long long)s->api.created, name, s->api.info.ctx_tokens);
+      "{\"id\":\"%s\",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"cygnet\",\"root\":\"%s\",\"parent\":null,\"max_model_len\":%d,"
+      "\"supports_thinking\":%s,\"supports_tools\":true}",
+      name, (long long)s->api.created, name, s->api.info.ctx_tokens, s->api.info.chat_thinks ? "true" : "false");
 }
 
 void ops_models(struct serve *s, struct http_exchange *x) {

@@ -113,26 +113,11 @@ bool params_string(struct params *p, const char *key, size_t max_bytes, const ch
 
 static bool asks_for_effort(const json_t *v) { return params_is_given(v) && !(json_is_string(v) && !strcmp(json_string_value(v), "none")); }
 
-void params_refuse_reasoning(struct params *p) {
-  static const char why[] = "this model does not reason in a separate channel";
+void params_refuse_reasoning(struct params *p, const char *why) {
   const json_t *reasoning = json_object_get(p->object, "reasoning");
   if (asks_for_effort(json_object_get(p->object, "reasoning_effort"))) params_refuse(p, "reasoning_effort", why);
   if (asks_for_effort(json_object_get(reasoning, "effort")) || params_is_given(json_object_get(reasoning, "enabled")))
     params_refuse(p, "reasoning", why);
-}
-
-void params_refuse_choice(struct params *p, const char *key) {
-  const json_t *v = json_object_get(p->object, key);
-  const char *word = json_string_value(v);
-  if (params_is_given(v) && (!word || (strcmp(word, "auto") && strcmp(word, "none")))) params_refuse(p, key, "no tools were given");
-}
-
-void params_refuse_format(struct params *p, const char *key) {
-  const json_t *format = NULL;
-  if (!params_object(p, key, &format)) return;
-  const char *type = json_string_value(json_object_get(format, "type"));
-  bool schema = params_is_given(json_object_get(format, "json_schema")) || params_is_given(json_object_get(format, "schema"));
-  if (!type || strcmp(type, "text") || schema) params_refuse(p, key, "only {\"type\": \"text\"} is supported by this server");
 }
 
 /* ---- sampling ------------------------------------------------------------------------------------------------------------- */

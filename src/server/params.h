@@ -40,10 +40,7 @@ void params_refuse(struct params *p, const char *key, const char *why);
 void params_missing(struct params *p, const char *key);                      /* one that has to be there */
 void params_refuse_all(struct params *p, const char *const *keys, size_t n); /* those that are given */
 
-/* What several APIs ask for in the same form, and no model here has. */
-void params_refuse_reasoning(struct params *p);               /* "reasoning_effort", "reasoning": {"effort", "enabled"} */
-void params_refuse_choice(struct params *p, const char *key); /* of a tool, by more than "auto" or "none" */
-void params_refuse_format(struct params *p, const char *key); /* any other than {"type": "text"} */
+void params_refuse_reasoning(struct params *p, const char *why); /* "reasoning_effort", "reasoning": {"effort", "enabled"} */
 
 /* What a dialect calls the fields that have several names. */
 struct params_names {

@@ -9,9 +9,17 @@ static char *port_decode(void *self, const int32_t *ids, size_t n_ids, int skip_
   return cygnet_decode(self, ids, n_ids, skip_special, n_text);
 }
 static const char *port_piece(void *self, int32_t id, size_t *n) { return cygnet_piece(self, id, n); }
-static int port_render(void *self, const char *messages, const char *tools, const char *options, int32_t **ids, size_t *n_ids,
+static int port_render(void *self, const char *messages, const char *tools, const char *options, int32_t **ids, size_t *n_ids, int *thought,
                        struct cygnet_error *e) {
-  return cygnet_render(self, messages, tools, options, ids, n_ids, NULL, NULL, e);
+  return cygnet_render(self, messages, tools, options, ids, n_ids, NULL, thought, e);
+}
+static struct cygnet_grammar *port_grammar_new(void *self, enum cygnet_grammar_kind kind, const char *text, size_t n_text,
+                                               struct cygnet_error *e) {
+  return cygnet_grammar_new(self, kind, text, n_text, e);
+}
+static struct cygnet_parser *port_parser_new(void *self, const char *const *names, int n_names, int in_thought,
+                                             void (*fn)(void *ctx, const struct cygnet_part *part), void *ctx) {
+  return cygnet_parser_new(self, names, n_names, in_thought, fn, ctx);
 }
 static uint64_t port_submit(void *self, const struct cygnet_request *r, struct cygnet_error *e) { return cygnet_submit(self, r, e); }
 static void port_abort(void *self, uint64_t request) { cygnet_abort(self, request); }
@@ -28,6 +36,12 @@ struct port port_of(struct cygnet *c) {
                        .piece = port_piece,
                        .render = port_render,
                        .release = cygnet_free,
+                       .grammar_new = port_grammar_new,
+                       .grammar_free = cygnet_grammar_free,
+                       .parser_new = port_parser_new,
+                       .parser_free = cygnet_parser_free,
+                       .parser_push = cygnet_parser_push,
+                       .parser_finish = cygnet_parser_finish,
                        .submit = port_submit,
                        .abort = port_abort,
                        .step = port_step,

@@ -1,7 +1,7 @@
 /* port.h — what the server needs of an engine, as functions: the real one (port_of) or a scripted one in tests.
  *
  * Same meaning and same return values as the functions of cygnet.h that bear these names.
- *   any thread      info encode decode piece render
+ *   any thread      info encode decode piece render grammar_new grammar_free, and what concerns parsers: one thread at a time for each of them
  *   engine thread   submit abort step next_event stats flush
  */
 #ifndef CYGNET_PORT_H
@@ -15,8 +15,15 @@ struct port {
   int (*encode)(void *self, const char *text, size_t n_text, int special, int bos, int32_t **ids, size_t *n_ids);
   char *(*decode)(void *self, const int32_t *ids, size_t n_ids, int skip_special, size_t *n_text);
   const char *(*piece)(void *self, int32_t id, size_t *n);
-  int (*render)(void *self, const char *messages, const char *tools, const char *options, int32_t **ids, size_t *n_ids,
+  int (*render)(void *self, const char *messages, const char *tools, const char *options, int32_t **ids, size_t *n_ids, int *thought,
                 struct cygnet_error *e);
+  struct cygnet_grammar *(*grammar_new)(void *self, enum cygnet_grammar_kind kind, const char *text, size_t n_text, struct cygnet_error *e);
+  void (*grammar_free)(struct cygnet_grammar *g);
+  struct cygnet_parser *(*parser_new)(void *self, const char *const *names, int n_names, int in_thought,
+                                      void (*fn)(void *ctx, const struct cygnet_part *part), void *ctx);
+  void (*parser_free)(struct cygnet_parser *p);
+  void (*parser_push)(struct cygnet_parser *p, const char *text, size_t n_text, const struct cygnet_mark *marks, size_t n_marks);
+  void (*parser_finish)(struct cygnet_parser *p);
   void (*release)(void *owned); /* of ids and text */
   uint64_t (*submit)(void *self, const struct cygnet_request *r, struct cygnet_error *e);
   void (*abort)(void *self, uint64_t request);

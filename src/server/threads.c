@@ -135,6 +135,10 @@ static uint64_t submit_choice(struct threads *t, struct choice *o, struct cygnet
       .keep_stop = j->keep_stop,
       .ignore_eos = j->ignore_eos,
       .show_special = j->show_special,
+      .marks = shared->apart,
+      .grammar = j->grammar,
+      .thoughts = j->thoughts,
+      .thinking_budget = j->thinking_budget,
       .logprobs = j->logprobs + 1,
       .prompt_logprobs = j->prompt_logprobs + 1,
       .priority = shared->priority,
@@ -222,6 +226,12 @@ static void take_event(struct threads *t, const struct cygnet_event *ev) {
   m->last = last;
   m->choice = o->index;
   buf_append(&m->text, ev->text, ev->n_text);
+  if (ev->n_marks) {
+    m->marks = xcalloc(ev->n_marks, sizeof *m->marks);
+    memcpy(m->marks, ev->marks, ev->n_marks * sizeof *m->marks);
+    m->n_marks = ev->n_marks;
+  }
+  m->reasoning_tokens = ev->reasoning_tokens;
   if (ev->n_tokens && (c->job.want_ids || job_of_prompt(&c->job, o->prompt)->logprobs >= 0))
     m->n_tokens = copy_tokens(ev->tokens, ev->n_tokens, &m->tokens, &m->tops);
   if (ev->n_prompt) m->n_prompt = copy_tokens(ev->prompt, ev->n_prompt, &m->prompt, &m->prompt_tops);

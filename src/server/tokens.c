@@ -16,7 +16,12 @@ static const struct job_prompt *render(struct params *p, const struct api *a, st
                                        "add_generation_prompt",
                                        "continue_final_message",
                                        "enable_thinking",
-                                       "reasoning_effort"};
+                                       "reasoning_effort",
+                                       "functions",
+                                       "function_call",
+                                       "reasoning",
+                                       "preserve_thinking",
+                                       "tools_in_user_message"};
   if (p->failed) return NULL;
   json_t *chat = json_object();
   for (size_t i = 0; i < ARRAY_LEN(fields); i++) {

@@ -109,7 +109,7 @@ void translate_close(struct translation *t) {
 
 /* ---- messages ---------------------------------------------------------------------------------------------------------- */
 
-static json_t *content_part(struct params *p, const json_t *part, const char *path, size_t i, const char *param, const char *const *types) {
+json_t *translate_part(struct params *p, const json_t *part, const char *path, size_t i, const char *param, const char *const *types) {
   char shown[60];
   json_t *text = json_object_get(part, "text");
   const char *type = json_string_value(json_object_get(part, "type"));
@@ -130,7 +130,7 @@ json_t *translate_content(struct params *p, const json_t *content, const char *p
   }
   json_t *parts = json_array();
   for (size_t i = 0; i < json_array_size(content) && !p->failed; i++) {
-    json_t *part = content_part(p, json_array_get(content, i), path, i, param, types);
+    json_t *part = translate_part(p, json_array_get(content, i), path, i, param, types);
     if (part) json_array_append_new(parts, part);
   }
   json_t *whole = p->failed ? NULL : json_incref(json_array_size(parts) == 1 ? json_object_get(json_array_get(parts, 0), "text") : parts);
@@ -168,13 +168,8 @@ static void join(struct translation *t, const json_t *content) {
   translate_flatten(content, &t->joined);
 }
 
-void translate_add(struct translation *t, const char *role, json_t *content, int origin, bool merge) {
-  const char *last_role = json_string_value(json_object_get(last_message(t), "role"));
-  if (last_role && (is_system(role) ? is_system(last_role) : merge && !strcmp(role, last_role))) {
-    join(t, content);
-    json_decref(content);
-    return;
-  }
+/* message: taken. Returned, borrowed. */
+static json_t *append(struct translation *t, json_t *message, int origin) {
   end_joining(t);
   size_t n = json_array_size(t->messages);
   if (n == t->n_origins) {
@@ -182,7 +177,68 @@ void translate_add(struct translation *t, const char *role, json_t *content, int
     t->origins = xrealloc(t->origins, t->n_origins * sizeof *t->origins);
   }
   t->origins[n] = origin;
-  json_array_append_new(t->messages, json_pack("{s:s, s:o}", "role", role, "content", content));
+  json_array_append_new(t->messages, message);
+  return message;
+}
+
+static bool last_is(const struct translation *t, const char *role) {
+  const char *last = json_string_value(json_object_get(last_message(t), "role"));
+  return last && !strcmp(last, role);
+}
+
+/* Has nothing but thoughts so far. */
+static bool is_bare(const json_t *message) { return !json_object_get(message, "content") && !json_object_get(message, "tool_calls"); }
+
+void translate_add(struct translation *t, const char *role, json_t *content, int origin, bool merge) {
+  json_t *last = last_message(t);
+  const char *last_role = json_string_value(json_object_get(last, "role"));
+  if (last_role && !strcmp(role, "assistant") && last_is(t, role) && is_bare(last) && !t->joining) {
+    json_object_set_new(last, "content", content);
+  } else if (last_role && (is_system(role) ? is_system(last_role) : merge && !strcmp(role, last_role))) {
+    join(t, content);
+    json_decref(content);
+  } else {
+    append(t, json_pack("{s:s, s:o}", "role", role, "content", content), origin);
+  }
+}
+
+void translate_add_thought(struct translation *t, const char *text, size_t n, int origin) {
+  end_joining(t);
+  json_t *last = last_message(t);
+  if (!last_is(t, "assistant") || !is_bare(last)) last = append(t, json_pack("{s:s}", "role", "assistant"), origin);
+  const json_t *before = json_object_get(last, "reasoning_content");
+  struct buf whole;
+  buf_init(&whole, 0);
+  buf_append(&whole, json_string_value(before), json_string_length(before));
+  buf_append(&whole, text, n);
+  json_object_set_new(last, "reasoning_content", json_stringn(buf_cstr(&whole), whole.len));
+  buf_free(&whole);
+}
+
+void translate_add_call(struct translation *t, const char *id, const char *name, json_t *arguments, int origin) {
+  end_joining(t);
+  json_t *last = last_message(t), *calls, *call;
+  if (!last_is(t, "assistant")) last = append(t, json_pack("{s:s}", "role", "assistant"), origin);
+  calls = json_object_get(last, "tool_calls");
+  if (!calls) json_object_set_new(last, "tool_calls", calls = json_array());
+  call = json_pack("{s:s, s:{s:s, s:o}}", "type", "function", "function", "name", name, "arguments", arguments);
+  if (id) json_object_set_new(call, "id", json_string(id));
+  json_array_append_new(calls, call);
+}
+
+void translate_add_result(struct translation *t, const char *id, json_t *content, int origin) {
+  json_t *message = append(t, json_pack("{s:s, s:o}", "role", "tool", "content", content), origin);
+  if (id) json_object_set_new(message, "tool_call_id", json_string(id));
+}
+
+json_t *translate_tool(const json_t *tool, const char *parameters) {
+  const char *const names[][2] = {{"name", "name"}, {"description", "description"}, {parameters, "parameters"}, {"strict", "strict"}};
+  json_t *function = json_object();
+  for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+    json_t *v = json_object_get(tool, names[i][0]);
+    if (v && !json_is_null(v)) json_object_set(function, names[i][1], v);
+  }
+  return json_pack("{s:s, s:o}", "type", "function", "function", function);
 }
 
 /* ---- preparing, and errors on their way back ------------------------------------------------------------------------------ */
@@ -206,7 +262,7 @@ static void rename_field(struct api_error *e, const char *chat, const char *own)
   size_t n = strlen(chat);
   if (strcmp(e->param, chat)) return;
   snprintf(e->param, sizeof e->param, "%s", own);
-  if (strncmp(e->message, "body: ", 6) || strncmp(e->message + 6, chat, n) || e->message[6 + n] != ':') return;
+  if (strncmp(e->message, "body: ", 6) || strncmp(e->message + 6, chat, n) || !strchr(":.", e->message[6 + n])) return;
   snprintf(message, sizeof message, "body: %s%s", own, e->message + 6 + n);
   memcpy(e->message, message, sizeof message);
 }
@@ -217,6 +273,8 @@ void translate_prepare(struct params *p, const struct api *a, struct call *c, st
   p->failed = true;
   for (size_t i = 0; i < ARRAY_LEN(t->shape->renames) && t->shape->renames[i].own; i++)
     rename_field(p->e, t->shape->renames[i].chat, t->shape->renames[i].own);
+  for (size_t i = 0; i < ARRAY_LEN(t->shape->errors) && t->shape->errors[i].own; i++)
+    rename_field(p->e, t->shape->errors[i].chat, t->shape->errors[i].own);
   rename_field(p->e, "messages", t->shape->list);
   move_place(t, p->e);
 }

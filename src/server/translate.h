@@ -17,7 +17,7 @@ struct translate_shape {
   const char *const *own;    /* fields that its translator reads itself; ends in NULL */
   struct translate_rename {
     const char *own, *chat;
-  } renames[3]; /* and those that are a chat completion's under another name */
+  } renames[3], errors[6]; /* those that are a chat completion's under another name; what errors about its fields are about here */
 };
 
 struct translation {
@@ -36,12 +36,22 @@ void translate_close(struct translation *t);
 /* A message more. content: string or array of text parts; taken. merge: a turn of the same role as the last one continues that, after an
  * empty line (a system or developer message always does). */
 void translate_add(struct translation *t, const char *role, json_t *content, int origin, bool merge);
+/* What the assistant thought; a function that it called, arguments taken; what that gave, content taken. Thoughts, text and calls that follow each other
+ * are one turn. id may be NULL. */
+void translate_add_thought(struct translation *t, const char *text, size_t n, int origin);
+void translate_add_call(struct translation *t, const char *id, const char *name, json_t *arguments, int origin);
+void translate_add_result(struct translation *t, const char *id, json_t *content, int origin);
+/* {"name", "description", what they call the parameters, "strict"} → a tool in OpenAI's form; returns owned. */
+json_t *translate_tool(const json_t *tool, const char *parameters);
 /* All text of a content. */
 void translate_flatten(const json_t *content, struct buf *out);
 
 /* content: a string or an array of parts of the types named (ends in NULL) with "text" → for translate_add; NULL after an error.
  * path: "input[3].content"; param: what the error is about. */
 json_t *translate_content(struct params *p, const json_t *content, const char *path, const char *param, const char *const *types);
+
+/* One part of such an array, the i-th; returns owned. */
+json_t *translate_part(struct params *p, const json_t *part, const char *path, size_t i, const char *param, const char *const *types);
 
 /* openai_prepare_chat, with errors in the words of the shape. */
 void translate_prepare(struct params *p, const struct api *a, struct call *c, struct translation *t);

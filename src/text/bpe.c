@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "text/tok_work.h"
 #include "text/vocab.h"
 
 struct symbol {
@@ -35,6 +36,7 @@ struct lanes {
   uint64_t first[LANES];            /* first candidate of each lane, or LANE_EMPTY; no two lanes have one key */
   int32_t head[LANES], tail[LANES]; /* nodes */
   int best;                         /* lane with the least first candidate */
+  int n_active, active[LANES];      /* lanes that are not empty, in any order */
 };
 struct lane_node {
   int32_t symbol, next;
@@ -60,6 +62,20 @@ int32_t bpe_merge_by_score(const struct vocab *v, int32_t left, int32_t right, c
   if (id < 0 || v->key[id] == VOCAB_NEVER) return -1;
   *key = v->key[id];
   return id;
+}
+
+int32_t bpe_merge_by_rank(const struct vocab *v, int32_t left, int32_t right, const char *joined, size_t n, uint32_t *key) {
+  (void)joined, (void)n;
+  if (left < 0 || right < 0) return -1;
+  const struct vocab_merges *m = &v->merges;
+  uint64_t pair = vocab_pair(left, right);
+  for (uint64_t i = vocab_pair_hash(pair) & m->mask; m->slots[i]; i = (i + 1) & m->mask) {
+    TOK_WORK(1);
+    if (m->slots[i] >> VOCAB_RANK_BITS != pair) continue;
+    *key = (uint32_t)(m->slots[i] & VOCAB_MERGES_MAX) - 1;
+    return m->made[*key];
+  }
+  return -1;
 }
 
 void bpe_work_free(struct bpe_work *w) {
@@ -89,6 +105,7 @@ static void sift_down(uint64_t *heap, size_t n, size_t i) {
   uint64_t moved = heap[i];
   while (4 * i + 1 < n) {
     size_t child = least_child(heap, n, i);
+    TOK_WORK(1);
     if (moved <= heap[child]) break;
     heap[i] = heap[child];
     i = child;
@@ -98,11 +115,13 @@ static void sift_down(uint64_t *heap, size_t n, size_t i) {
 
 static void sift_up(uint64_t *heap, size_t i) {
   uint64_t moved = heap[i];
-  for (size_t parent; i > 0 && moved < heap[parent = (i - 1) / 4]; i = parent) heap[i] = heap[parent];
+  for (size_t parent; i > 0 && moved < heap[parent = (i - 1) / 4]; i = parent) {
+    TOK_WORK(1);
+    heap[i] = heap[parent];
+  }
   heap[i] = moved;
 }
 
-/* The hole at the top goes down to a leaf without looking at what will fill it: the last entry nearly always belongs that far down. */
 /* The hole at the top goes down to a leaf without looking at what will fill it: the last entry nearly always belongs that far down. */
 static uint64_t heap_pop(struct word *w) {
   uint64_t *heap = w->heap, best = heap[0], last = heap[--w->n_heap];
@@ -112,6 +131,7 @@ static uint64_t heap_pop(struct word *w) {
     size_t child = least_child(heap, n, i);
     heap[i] = heap[child];
     i = child;
+    TOK_WORK(1);
   }
   heap[i] = last;
   sift_up(heap, i);
@@ -127,6 +147,7 @@ static bool lane_push(struct word *w, uint64_t candidate) {
   if (l->first[k] == LANE_EMPTY) {
     l->first[k] = candidate;
     l->head[k] = node;
+    l->active[l->n_active++] = (int)k;
     if (candidate < l->first[l->best]) l->best = (int)k;
   } else {
     int32_t last = w->node_0[l->tail[k]].symbol;
@@ -150,8 +171,11 @@ static uint64_t lane_pop(struct word *w) {
     return popped;
   }
   l->first[k] = LANE_EMPTY;
-  for (int i = 0; i < LANES; i++)
-    if (l->first[i] < l->first[l->best]) l->best = i;
+  for (int i = 0; i < l->n_active; i++) {
+    TOK_WORK(1);
+    if (l->active[i] == k) l->active[i] = l->active[--l->n_active];
+    if (i < l->n_active && l->first[l->active[i]] < l->first[l->best]) l->best = l->active[i];
+  }
   return popped;
 }
 
@@ -182,6 +206,7 @@ static void candidate_push(struct word *w, int32_t left, bool sorted) {
 static void merge_all(struct word *w) {
   uint64_t best;
   while (queue_pop(w, &best)) {
+    TOK_WORK(1);
     int32_t left = (int32_t)(uint32_t)best;
     struct symbol *l = &w->symbols[left];
     if (l->key != (uint32_t)(best >> 32)) continue;
@@ -193,6 +218,14 @@ static void merge_all(struct word *w) {
     if (l->prev >= 0) candidate_push(w, l->prev, true);
     candidate_push(w, left, true);
   }
+}
+
+static int32_t split_bytes(struct word *w) {
+  int32_t n = (int32_t)w->n_bytes;
+  for (int32_t i = 0; i < n; i++)
+    w->symbols[i] = (struct symbol){.at = (uint32_t)i, .prev = i - 1, .next = i + 1, .id = w->vocab->byte_id[(unsigned char)w->text[i]]};
+  w->symbols[n - 1].next = -1;
+  return n;
 }
 
 static int32_t split_characters(struct word *w) {
@@ -223,12 +256,14 @@ void bpe_word(const struct vocab *v, bpe_merge_fn merge, const char *text, size_
   w.heap = (uint64_t *)(lanes + 1);
   w.symbols = (struct symbol *)(w.heap + 3 * work->cap_symbols);
   w.node_0 = (struct lane_node *)w.symbols;
-  int32_t n_symbols = split_characters(&w);
+  int32_t n_symbols = v->style == VOCAB_BYTES ? split_bytes(&w) : split_characters(&w);
   if (n_symbols >= LONG_WORD) {
     w.lanes = lanes;
     memset(lanes->first, 0xff, sizeof lanes->first);
     lanes->best = 0;
+    lanes->n_active = 0;
   }
+  TOK_WORK(n_symbols);
   for (int32_t i = 0; i < n_symbols; i++) candidate_push(&w, i, false);
   for (size_t i = (w.n_heap + 2) / 4; i-- > 0;) sift_down(w.heap, w.n_heap, i);
   merge_all(&w);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/digest.h"
 #include "base/mem.h"
 #include "text/chat_impl.h"
 #include "text/vocab.h"
@@ -13,8 +14,8 @@
 static const struct {
   const char *name;
   enum chat_role role;
-} roles[] = {{"system", CHAT_SYSTEM},       {"developer", CHAT_DEVELOPER}, {"user", CHAT_USER},
-             {"assistant", CHAT_ASSISTANT}, {"tool", CHAT_TOOL},           {"function", CHAT_TOOL}};
+} roles[] = {{"system", CHAT_SYSTEM}, {"developer", CHAT_DEVELOPER}, {"user", CHAT_USER},   {"assistant", CHAT_ASSISTANT},
+             {"tool", CHAT_TOOL},     {"function", CHAT_TOOL},       {"model", CHAT_MODEL}, {"ipython", CHAT_IPYTHON}};
 
 const char *chat_role_name(enum chat_role r) {
   for (size_t i = 0; i < ARRAY_LEN(roles); i++)
@@ -22,26 +23,74 @@ const char *chat_role_name(enum chat_role r) {
   return "";
 }
 
-/* Keys with null are as good as absent. */
-static const json_t *get(const json_t *object, const char *key) {
+const json_t *chat_get(const json_t *object, const char *key) {
   const json_t *v = json_object_get(object, key);
   return json_is_null(v) ? NULL : v;
 }
 static struct str string_of(const json_t *s) { return str_of(json_string_value(s), json_string_length(s)); }
 
-static bool holds_object(const json_t *arguments) {
-  if (!arguments || json_is_object(arguments)) return true;
-  if (!json_is_string(arguments)) return false;
-  struct str s = string_of(arguments);
-  if (!chat_trim(s).n) return true;
-  json_t *v = json_loadb(s.p, s.n, JSON_ALLOW_NUL, NULL);
-  bool ok = json_is_object(v);
+/* jansson and the writers recurse. */
+static bool deeper_than(const json_t *v, int levels) {
+  size_t i;
+  const char *key;
+  json_t *inner, *value = (json_t *)(uintptr_t)v; /* the macros take no const */
+  if (!json_is_array(v) && !json_is_object(v)) return false;
+  if (levels == 0) return true;
+  json_array_foreach(value, i, inner) if (deeper_than(inner, levels - 1)) return true;
+  json_object_foreach(value, key, inner) if (deeper_than(inner, levels - 1)) return true;
+  return false;
+}
+
+json_t *chat_arguments(const json_t *call) {
+  const json_t *arguments = chat_get(json_object_get(call, "function"), "arguments");
+  if (!arguments) return json_object();
+  json_t *v = NULL;
+  if (json_is_string(arguments)) {
+    struct str s = string_of(arguments);
+    if (!chat_trim(s).n) return json_object();
+    v = chat_load_values(s);
+  } else {
+    v = json_incref((json_t *)(uintptr_t)arguments);
+  }
+  if (json_is_object(v) && !deeper_than(v, JSON_DEPTH_MAX)) return v;
   json_decref(v);
-  return ok;
+  return NULL;
+}
+
+/* A map, so that thousands of results to thousands of calls take linear time. */
+static const char *callee_key(const json_t *id, struct buf *b) {
+  buf_clear(b);
+  if (id) buf_printf(b, "=%s", json_string_value(id)); /* none: a key that no id has */
+  return buf_cstr(b);
+}
+
+json_t *chat_callees(const json_t *calls) {
+  json_t *callees = json_object();
+  struct buf key;
+  buf_init(&key, 0);
+  for (size_t k = 0; k < json_array_size(calls); k++) {
+    const json_t *call = json_array_get(calls, k), *id = chat_get(call, "id");
+    if (!id || json_is_string(id))
+      json_object_set(callees, callee_key(id, &key), json_object_get(json_object_get(call, "function"), "name"));
+  }
+  buf_free(&key);
+  return callees;
+}
+
+int chat_callee(const json_t *callees, const json_t *message, size_t i, const json_t **name, struct err *e) {
+  const json_t *id = chat_get(message, "tool_call_id"), *own = chat_get(message, "name");
+  struct buf key;
+  buf_init(&key, 0);
+  *name = !id || json_is_string(id) ? json_object_get(callees, callee_key(id, &key)) : NULL;
+  buf_free(&key);
+  if (*name || !chat_truthy(own)) return 0;
+  if (!json_is_string(own)) return err_set(e, ERR_BAD_INPUT, "messages[%zu].name: expected a string", i);
+  *name = own;
+  return 0;
 }
 
 static int check_calls(const json_t *message, size_t i, struct err *e) {
-  const json_t *calls = get(message, "tool_calls");
+  const json_t *calls = chat_get(message, "tool_calls");
   if (!calls) return 0;
   if (!json_is_array(calls)) return err_set(e, ERR_BAD_INPUT, "messages[%zu].tool_calls: expected an array", i);
   size_t k;
@@ -50,7 +99,9 @@ static int check_calls(const json_t *message, size_t i, struct err *e) {
     const json_t *function = json_object_get(call, "function");
     if (!json_is_object(function) || !json_is_string(json_object_get(function, "name")))
       return err_set(e, ERR_BAD_INPUT, "messages[%zu].tool_calls[%zu]: expected an object with function.name", i, k);
-    if (!holds_object(get(function, "arguments")))
+    json_t *arguments = chat_arguments(call);
+    json_decref(arguments);
+    if (!arguments)
       return err_set(e, ERR_BAD_INPUT,
                      "messages[%zu].tool_calls[%zu].function.arguments: expected a JSON object or a string that holds one", i, k);
   }
@@ -60,7 +111,7 @@ static int check_calls(const json_t *message, size_t i, struct err *e) {
 int chat_message_read(const json_t *messages, size_t i, struct chat_message *m, struct err *e) {
   char shown[60];
   const json_t *message = json_array_get(messages, i);
-  const json_t *role = json_object_get(message, "role"), *content = get(message, "content");
+  const json_t *role = json_object_get(message, "role"), *content = chat_get(message, "content");
   if (!json_is_object(message) || !json_is_string(role))
     return err_set(e, ERR_BAD_INPUT, "messages[%zu]: expected an object with a role", i);
   size_t r = 0;
@@ -116,6 +167,22 @@ int chat_text_only(const struct chat_message *m, size_t i, struct buf *out, stru
   return 0;
 }
 
+int chat_last_text(const struct chat_message *m, size_t i, int *last, struct err *e) {
+  *last = -1;
+  for (int k = 0; k < m->n_parts; k++) {
+    struct chat_part part;
+    if (chat_part_read(m, i, k, &part, e) != 0) return -1;
+    if (part.kind == CHAT_TEXT) *last = k;
+  }
+  if (*last < 0) return err_set(e, ERR_BAD_INPUT, "messages[%zu].content: expected text that can be continued", i);
+  return 0;
+}
+
+int chat_refuse_part(enum chat_part_kind kind, size_t i, int part, struct err *e) {
+  static const char *const what[] = {[CHAT_TEXT] = "text", [CHAT_IMAGE] = "pictures", [CHAT_AUDIO] = "sound", [CHAT_VIDEO] = "video"};
+  return err_set(e, ERR_UNSUPPORTED, "messages[%zu].content[%d]: expected text, this model takes no %s", i, part, what[kind]);
+}
+
 /* --- white space --------------------------------------------------------------------------------------------------------------------- */
 
 static bool is_space(uint32_t c) {
@@ -156,7 +223,18 @@ static void add_segment(struct chat_writer *w, struct chat_segment s) {
   w->out->segments[w->out->n_segments++] = s;
 }
 
-void chat_write(struct chat_writer *w, struct str text) { buf_append(&w->text, text.p, text.n); }
+void chat_write(struct chat_writer *w, struct str text) {
+  if (!w->stopped && !buf_append(&w->text, text.p, text.n)) w->too_long = true;
+}
+void chat_write_c(struct chat_writer *w, const char *text) { chat_write(w, str_c(text)); }
+
+void chat_stop(struct chat_writer *w, bool trim) {
+  if (!w->stopped && trim && w->text.len) {
+    w->text.len = chat_trim_right(str_of(w->text.data, w->text.len)).n;
+    w->text.data[w->text.len] = 0;
+  }
+  w->stopped = true;
+}
 
 void chat_write_end(struct chat_writer *w) {
   if (!w->text.len) return;
@@ -166,6 +244,7 @@ void chat_write_end(struct chat_writer *w) {
 }
 
 void chat_write_control(struct chat_writer *w, const char *spelling) {
+  if (w->stopped) return;
   int32_t id = tok_find(w->tok, spelling);
   if (!tok_is_control(w->tok, id)) {
     chat_write(w, str_c(spelling));
@@ -177,22 +256,43 @@ void chat_write_control(struct chat_writer *w, const char *spelling) {
 
 /* --- entry points -------------------------------------------------------------------------------------------------------------------- */
 
+static int check_tools(const json_t **tools, struct err *e) {
+  size_t i;
+  json_t *tool;
+  if (json_is_null(*tools)) *tools = NULL;
+  if (!*tools) return 0;
+  if (!json_is_array(*tools)) return err_set(e, ERR_BAD_INPUT, "tools: expected an array");
+  json_array_foreach(*tools, i, tool) {
+    if (!json_is_string(json_object_get(json_object_get(tool, "function"), "name")))
+      return err_set(e, ERR_BAD_INPUT, "tools[%zu]: expected an object with function.name", i);
+    if (deeper_than(tool, JSON_DEPTH_MAX)) return err_set(e, ERR_BAD_INPUT, "tools[%zu]: nested deeper than %d levels", i, JSON_DEPTH_MAX);
+  }
+  if (!json_array_size(*tools)) *tools = NULL;
+  return 0;
+}
+
+static int render(struct chat_writer *w, const json_t *messages, const json_t *tools, const struct chat_options *o, struct err *e) {
+  enum chat_template template = o->template == CHAT_AUTO ? chat_template_default(w->tok, false) : o->template;
+  switch (template) {
+  case CHAT_GEMMA4_LARGE: return chat_gemma4(w, messages, tools, o, false, e);
+  case CHAT_GEMMA4_SMALL: return chat_gemma4(w, messages, tools, o, true, e);
+  case CHAT_LLAMA32V: return chat_llama(w, messages, tools, o, e);
+  default: return chat_gemma3(w, messages, tools, o, e);
+  }
+}
+
 int chat_render(const struct tokenizer *t, const json_t *messages, const json_t *tools, const struct chat_options *o,
                 struct chat_rendered *out, struct err *e) {
   *out = (struct chat_rendered){0};
   if (!json_is_array(messages) || !json_array_size(messages)) return err_set(e, ERR_BAD_INPUT, "messages: expected at least one message");
-  if (tools && !json_is_null(tools) && !json_is_array(tools)) return err_set(e, ERR_BAD_INPUT, "tools: expected an array");
+  if (check_tools(&tools, e) != 0) return -1;
   struct chat_writer w = {.tok = t, .out = out};
   buf_init(&w.text, TOK_TEXT_BYTES_MAX);
-  int rc = -1;
-  switch (tok_family(t)) {
-  case TOK_GEMMA3: rc = chat_gemma3(&w, messages, o, e); break; /* its template has no place for tools */
-  case TOK_GEMMA4:
-  case TOK_LLAMA3:
-    err_set(e, ERR_UNSUPPORTED, "messages: this build cannot write conversations for %s", family_info(tok_family(t))->name);
-    break;
-  }
-  if (rc == 0 && w.text.overflow)
+  int rc = render(&w, messages, tools, o, e);
+  if (rc == 0 && o->continue_final_message && !w.stopped)
+    rc = err_set(e, ERR_BAD_INPUT, "messages[%zu]: expected a message that can be continued; the template leaves out its text",
+                 json_array_size(messages) - 1);
+  if (rc == 0 && w.too_long)
     rc = err_set(e, ERR_TOO_LARGE, "messages: expected at most %d bytes of text between two control tokens", TOK_TEXT_BYTES_MAX);
   if (rc == 0) chat_write_end(&w);
   buf_free(&w.text);
@@ -222,10 +322,53 @@ void chat_text(const struct tokenizer *t, const struct chat_rendered *r, struct 
   }
 }
 
+/* --- which template ------------------------------------------------------------------------------------------------------------------ */
+
+/* Released texts by SHA-256, or how it begins where no more is known. What differs from the text that is followed: docs/chat.md. */
+static const struct {
+  const char *sha256;
+  enum chat_template template;
+  bool exact;
+} released[] = {
+    {"7de1c58e208eda46e9c7f86397df37ec49883aeece39fb961e0a6b24088dd3c4", CHAT_GEMMA3, true},
+    {"ae53464bf3be25802b3a5b37def7fd89667067d7577049b3b2d74c4d8de4c6d4", CHAT_GEMMA4_LARGE, true},  /* 2026-07 */
+    {"df269903ea2e27a6426bf65f34f530a571cc04bf9b92ad8928ffa909eb46ecc5", CHAT_GEMMA4_LARGE, true},  /* another dash in a comment */
+    {"845f1ee48e39fc942fe190da9df6a1c5db229e17a96ea08966ad1c9274e73d1b", CHAT_GEMMA4_LARGE, true},  /* Unsloth */
+    {"0a2c8073c878ab1da004bee933a998606537bbb62016310352c7285c3f01c5b5", CHAT_GEMMA4_SMALL, true},  /* 2026-07 */
+    {"3beb16a140a78c7bf71cd86609f58e56f1594e670e95fe58bd6022f941d1cb1e", CHAT_GEMMA4_SMALL, true},  /* another dash in a comment */
+    {"241c50d86bdfe5e43307da87f559cd2416aacd67a8de46c15acc0105ef2200b7", CHAT_GEMMA4_SMALL, true},  /* Unsloth */
+    {"2dfbfc7d538912f4ea11d29d85b4e25d7bc26386e53f57529f1d707c28b5828c", CHAT_GEMMA4_LARGE, false}, /* 2026-04-02 */
+    {"85a08664d16d8f3be4416c92427b3ac10df1024ac566cc0b4bc3bab409393f98", CHAT_GEMMA4_LARGE, false}, /* 2026-04-10 */
+    {"94899c0f", CHAT_GEMMA4_LARGE, false},                                                         /* 2026-04-28 */
+    {"36e3a42e", CHAT_GEMMA4_LARGE, false},                                                         /* 2026-05-18 */
+    {"e407323269d15bba92fc431b5b7d757e66d920d01b45cae58149a692d7697d3c", CHAT_LLAMA32V, true},
+};
+
+static enum chat_template find_exactly(struct str text, bool *exact) {
+  unsigned char digest[DIGEST_BYTES];
+  char hex[2 * DIGEST_BYTES];
+  digest_sha256(text.p, text.n, digest);
+  for (int i = 0; i < 2 * DIGEST_BYTES; i++) hex[i] = "0123456789abcdef"[(digest[i / 2] >> (i % 2 ? 0 : 4)) & 15];
+  for (size_t i = 0; i < ARRAY_LEN(released); i++)
+    if (!memcmp(hex, released[i].sha256, strlen(released[i].sha256))) {
+      *exact = released[i].exact;
+      return released[i].template;
+    }
+  return CHAT_AUTO;
+}
+
+/* Files are copied with and without a newline at the end. */
 enum chat_template chat_template_find(struct str text, bool *exact) {
+  *exact = false;
   while (text.n && text.p[text.n - 1] == '\n') text.n--;
-  *exact = text.n == 1531 && hash_bytes(text.p, text.n, 0) == 0xd19b6ff3a49deea5u;
-  return *exact ? CHAT_GEMMA3 : CHAT_AUTO;
+  enum chat_template t = find_exactly(text, exact);
+  if (t != CHAT_AUTO || !text.n) return t;
+  char *ended = xmalloc(text.n + 1);
+  memcpy(ended, text.p, text.n);
+  ended[text.n] = '\n';
+  t = find_exactly(str_of(ended, text.n + 1), exact);
+  free(ended);
+  return t;
 }
 
 enum chat_template chat_template_default(const struct tokenizer *t, bool small) {
@@ -240,12 +383,24 @@ enum chat_template chat_template_default(const struct tokenizer *t, bool small) 
 static const char *const template_names[CHAT_TEMPLATES] = {"auto", "gemma3", "gemma4-large", "gemma4-small", "llama32v"};
 const char *chat_template_name(enum chat_template t) { return template_names[t]; }
 bool chat_template_by_name(const char *name, enum chat_template *t) {
+  static const struct {
+    const char *name;
+    enum chat_template template;
+  } others[] = {{"gemma4", CHAT_AUTO},
+                {"gemma4-large-unsloth", CHAT_GEMMA4_LARGE},
+                {"gemma4-small-unsloth", CHAT_GEMMA4_SMALL},
+                {"llama3.2", CHAT_LLAMA32V}};
   for (size_t i = 0; i < CHAT_TEMPLATES; i++)
     if (!strcmp(template_names[i], name)) {
       *t = (enum chat_template)i;
       return true;
     }
+  for (size_t i = 0; i < ARRAY_LEN(others); i++)
+    if (!strcmp(others[i].name, name)) {
+      *t = others[i].template;
+      return true;
+    }
   return false;
 }
 bool chat_has_thinking(enum chat_template t) { return t == CHAT_GEMMA4_LARGE || t == CHAT_GEMMA4_SMALL; }
-bool chat_has_tools(enum chat_template t) { return t != CHAT_GEMMA3; }
+bool chat_has_tools(enum chat_template t) { return chat_has_thinking(t) || t == CHAT_LLAMA32V; }

@@ -4,7 +4,8 @@
  * with special = false. So a user who types "<end_of_turn>" gets those characters, never that token.
  * The renderers are written by hand per family and proven equal to the released templates on the golden conversations.
  * A template in a file is recognised by a hash of its text: it says which of a family's templates to follow, and an unknown one is reported.
- * A vocabulary without a family's turn markers (test models) gets their spelling as text, as its own tokenizer would read the template.
+ * Any template can be asked for with any vocabulary: markers that the vocabulary does not have (test models, another family's
+ * template) are spelled as text. Which template is followed when, and what each is known for: docs/chat.md.
  */
 #ifndef CYGNET_CHAT_H
 #define CYGNET_CHAT_H
@@ -20,8 +21,10 @@ enum chat_template {
   CHAT_LLAMA32V,
   CHAT_TEMPLATES
 };
-const char *chat_template_name(enum chat_template t);                /* "auto", "gemma3", "gemma4-large", "gemma4-small", "llama32v" */
-bool chat_template_by_name(const char *name, enum chat_template *t); /* also "gemma4" and "llama3.2"; false: no such one */
+const char *chat_template_name(enum chat_template t); /* "auto", "gemma3", "gemma4-large", "gemma4-small", "llama32v" */
+/* Also "llama3.2" = llama32v, "gemma4-large-unsloth" and "-small-unsloth", which write the same, and "gemma4" = CHAT_AUTO: which of the two is for
+ * the model to say. false: no such one. */
+bool chat_template_by_name(const char *name, enum chat_template *t);
 /* By the text of a file's template: CHAT_AUTO = none that is known. *exact: its output is what chat_render writes; false for older releases. */
 enum chat_template chat_template_find(struct str text, bool *exact);
 /* What CHAT_AUTO means for a tokenizer; small: a model with per-layer embeddings. */
@@ -37,6 +40,7 @@ struct chat_options {
   bool enable_thinking;        /* families that know it */
   bool preserve_thinking;      /* Gemma 4: thoughts of earlier tool calls stay in the history */
   bool tools_in_system;        /* Llama: tools_in_user_message = false */
+  bool describe_tools;         /* Gemma 3, whose template has no place for tools: they are told in the first user turn (docs/chat.md) */
   const char *date;            /* Llama: "26 Jul 2024" written for this day, YYYY-MM-DD; NULL = today */
   bool allow_media;            /* pictures become the family's placeholder token; without it they are refused */
 };
@@ -53,9 +57,10 @@ struct chat_rendered {
   bool in_thought; /* the prompt ends inside a thought: the answer goes on with reasoning */
 };
 
-/* messages: OpenAI form, JSON array of {"role", "content": string | parts}. Errors (ERR_BAD_INPUT) name the offending message:
+/* messages: OpenAI form, JSON array of {"role", "content": string | parts, "tool_calls", "tool_call_id", "name", "reasoning_content"}. Errors
+ * (ERR_BAD_INPUT) name the offending message, or tool:
  *   "messages[1].role: expected \"assistant\" after a user turn, found \"user\""
- * Media parts are refused unless allow_media. tools may be NULL. Result is owned: chat_rendered_free; empty after an error. */
+ * Media parts are refused unless allow_media. tools: NULL, null or an array. Result is owned: chat_rendered_free; empty after an error. */
 int chat_render(const struct tokenizer *t, const json_t *messages, const json_t *tools, const struct chat_options *o,
                 struct chat_rendered *out, struct err *e);
 void chat_rendered_free(struct chat_rendered *r);

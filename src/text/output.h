@@ -10,7 +10,8 @@
  *      What does not read as a call becomes content, its string delimiters as ".
  *   2. The parts put together do not depend on how the text was cut. What can be shown is shown at once: held back is only what may turn out to be the
  *      beginning of a marker (output_raw), a call that is not finished, and single characters that the frame of a thought may claim.
- *   3. With output_mark only control tokens are markers: text that spells one is text. output_raw takes every spelling for the marker.
+ *   3. With output_mark only control tokens are markers: text that spells one is text. A marker that the vocabulary has no token for (test models) is
+ *      its spelling, as in chat.h. output_raw takes every spelling for the marker.
  *   4. A call is reported whole: name and arguments, which are a JSON object without blanks, keys in order of appearance, numbers as spelled.
  *   5. Work is linear in the text; nesting of arguments ends at 64 (deeper: content). Memory: a call, or for Llama the whole answer.
  *
@@ -48,7 +49,7 @@ struct output; /* one answer */
 struct output *output_new(const struct tokenizer *t, const struct output_options *o, output_fn fn, void *ctx);
 void output_delete(struct output *o); /* NULL is fine */
 
-void output_text(struct output *o, const char *text, size_t n); /* well-formed UTF-8 */
+void output_text(struct output *o, const char *text, size_t n); /* UTF-8; what is ill-formed becomes U+FFFD */
 void output_mark(struct output *o, int32_t id);                 /* a control token; those that mean nothing here are dropped */
 void output_raw(struct output *o, const char *text, size_t n);  /* text and markers as one string, cut anywhere, within characters too */
 /* The answer is over. Everything held back comes out. */

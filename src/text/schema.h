@@ -9,11 +9,12 @@
  *   3. Everything that is generated validates under draft 2020-12 (the tests ask an independent validator). Everything that validates need not be
  *      generable: order, blanks and equal numbers in other spelling are not.
  *   4. A schema that nothing satisfies is refused.
+ *   5. Nothing goes on for ever but strings, arrays and members without a limit of their own: numbers have few digits, recursion few levels (docs/schema.md).
  *
  * Keywords: type (and lists of types), enum, const, properties, required, additionalProperties, patternProperties, propertyNames (pattern),
  * minProperties, maxProperties, items, prefixItems, minItems, maxItems, uniqueItems (of enums; else refused), contains (refused), minLength,
- * maxLength, pattern, format (date-time, date, time, duration, email, hostname, ipv4, ipv6, uri, uuid), minimum, maximum, exclusiveMinimum,
- * exclusiveMaximum, multipleOf (integers), anyOf, oneOf (where the branches cannot overlap, else as anyOf is wrong: refused), allOf (merged), not
+ * maxLength, pattern, format (date-time, date, time, duration, email, hostname, ipv4, ipv6, uri, uri-reference, uri-template, uuid, json-pointer,
+ * relative-json-pointer, the idn- and iri- ones as ASCII; others are annotations), minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf (integers), anyOf, oneOf (where the branches cannot overlap, else as anyOf is wrong: refused), allOf (merged), not
  * (of enum, const, type), if/then/else (refused), $ref, $defs, definitions, $anchor, recursion; nullable (OpenAPI). Booleans as schemas.
  */
 #ifndef CYGNET_SCHEMA_H

@@ -1,7 +1,7 @@
 /* tok.c — encode and decode: what happens around the merging.
  *
- * Encoding goes over the text once: make it UTF-8, cut it at control spellings if they are wanted, turn U+2581 into blanks, cut it at
- * user-defined pieces and at word borders, merge each word.
+ * Encoding goes over the text once: make it UTF-8, cut it at control spellings if they are wanted, turn U+2581 into blanks (Gemma), cut it at
+ * user-defined pieces and into words (Gemma: where nothing can merge; Llama: by its pattern), merge each word.
  */
 #include "text/tok.h"
 
@@ -9,7 +9,13 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "text/pretok.h"
+#include "text/tok_work.h"
 #include "text/vocab.h"
+
+#ifdef CYGNET_DEBUG
+_Thread_local uint64_t tok_work_steps;
+#endif
 
 void tok_ids_push(struct tok_ids *ids, int32_t id) {
   if (ids->n == ids->cap) {
@@ -26,6 +32,7 @@ void tok_ids_free(struct tok_ids *ids) {
 void tok_close(struct tokenizer *t) {
   if (!t) return;
   vocab_free(&t->vocab);
+  free(t->chat_template);
   free(t);
 }
 
@@ -80,16 +87,16 @@ static struct str text_form(struct str text, struct buf *scratch) {
 }
 
 struct str tok_chat_template(const struct tokenizer *t) {
-  (void)t;
-  return (struct str){0};
+  return str_of(t->chat_template ? t->chat_template : "", t->chat_template_bytes);
 }
 
 int32_t tok_find(const struct tokenizer *t, const char *spelling) {
   struct str s = str_c(spelling);
-  int byte = vocab_byte_spelling(s);
+  bool blanks = t->vocab.style != VOCAB_BYTES;
+  int byte = blanks ? vocab_byte_spelling(s) : -1;
   if (byte >= 0) return t->vocab.byte_id[byte];
   int32_t id = vocab_find(&t->vocab, s.p, s.n);
-  if (id >= 0) return id;
+  if (id >= 0 || !blanks) return id;
   struct buf scratch;
   buf_init(&scratch, 0);
   s = text_form(s, &scratch);
@@ -100,37 +107,97 @@ int32_t tok_find(const struct tokenizer *t, const char *spelling) {
 
 /* --- encoding ---------------------------------------------------------------------------------------------------------------------- */
 
+/* Words come again and again. In a text that is long enough a word's ids are copied from where they stand already; that they are its ids is seen
+ * from their pieces, so nothing but their place is kept. */
+#ifdef CYGNET_DEBUG
+enum { SEEN_WORDS = 8, SEEN_WORD_BYTES_MAX = 32, SEEN_FROM_BYTES = 16 }; /* so small that tests see every case */
+#else
+enum { SEEN_WORDS = 4096, SEEN_WORD_BYTES_MAX = 32, SEEN_FROM_BYTES = 4096 };
+#endif
+struct seen_word {
+  size_t at; /* in the ids */
+  uint32_t n_ids, hash;
+};
+
 struct encoding { /* state of one tok_encode */
   const struct tokenizer *tok;
   struct bpe_work work;
   struct buf scratch;
+  struct seen_word *seen; /* [SEEN_WORDS], NULL for a short text */
   struct tok_ids *out;
 };
 
-static void encode_word(struct encoding *s, const char *p, size_t n) { bpe_word(&s->tok->vocab, s->tok->merge, p, n, &s->work, s->out); }
+static bool is_spelled_by(const struct tokenizer *t, const int32_t *ids, size_t n_ids, const char *p, size_t n) {
+  size_t at = 0;
+  for (size_t i = 0; i < n_ids; i++) {
+    struct str piece = vocab_piece(&t->vocab, ids[i]);
+    if (piece.n > n - at || memcmp(piece.p, p + at, piece.n)) return false;
+    at += piece.n;
+  }
+  return at == n;
+}
 
-/* Text without control tokens. */
-static void encode_plain(struct encoding *s, struct str text) {
+static void encode_word(struct encoding *s, const char *p, size_t n) {
+  if (!s->seen || !n || n > SEEN_WORD_BYTES_MAX) {
+    bpe_word(&s->tok->vocab, s->tok->merge, p, n, &s->work, s->out);
+    return;
+  }
+  uint32_t hash = vocab_hash(p, n);
+  struct seen_word *w = &s->seen[hash % SEEN_WORDS];
+  if (w->n_ids && w->hash == hash && is_spelled_by(s->tok, s->out->v + w->at, w->n_ids, p, n)) {
+    for (uint32_t i = 0; i < w->n_ids; i++) tok_ids_push(s->out, s->out->v[w->at + i]);
+    return;
+  }
+  size_t at = s->out->n;
+  bpe_word(&s->tok->vocab, s->tok->merge, p, n, &s->work, s->out);
+  *w = (struct seen_word){.at = at, .n_ids = (uint32_t)(s->out->n - at), .hash = hash};
+}
+
+/* Text without control tokens and user-defined pieces. */
+static void encode_words(struct encoding *s, struct str text) {
   const struct vocab *v = &s->tok->vocab;
-  text = text_form(text, &s->scratch);
-  size_t word = 0, i = 0;
-  while (i < text.n) {
-    unsigned char first = (unsigned char)text.p[i];
-    size_t len = 0;
-    int32_t id = v->user.root[first] < 0 ? -1 : trie_longest(&v->user, text.p + i, text.n - i, &len);
-    if (id >= 0) {
-      encode_word(s, text.p + word, i - word);
-      tok_ids_push(s->out, id);
-      word = i += len;
-      continue;
-    }
-    if (i > word && !vocab_joins(v, (unsigned char)text.p[i - 1], first)) {
+  size_t word = 0;
+  for (size_t i = 0; i < text.n;) {
+    TOK_WORK(1);
+    if (i > word && !vocab_joins(v, (unsigned char)text.p[i - 1], (unsigned char)text.p[i])) {
       encode_word(s, text.p + word, i - word);
       word = i;
     }
     for (i++; i < text.n && ((unsigned char)text.p[i] & 0xC0) == 0x80;) i++;
   }
-  encode_word(s, text.p + word, i - word);
+  encode_word(s, text.p + word, text.n - word);
+}
+
+/* The same, cut by the published pattern; a word that is a piece is that piece, however merging would get there. */
+static void encode_split_words(struct encoding *s, struct str text) {
+  for (size_t n; text.n; text.p += n, text.n -= n) {
+    n = pretok_llama3(text.p, text.n);
+    int32_t id = vocab_find_normal(&s->tok->vocab, text.p, n);
+    if (id >= 0) tok_ids_push(s->out, id);
+    else encode_word(s, text.p, n);
+  }
+}
+
+/* Text without control tokens. */
+static void encode_plain(struct encoding *s, struct str text) {
+  const struct vocab *v = &s->tok->vocab;
+  void (*encode)(struct encoding *, struct str) = v->style == VOCAB_BYTES ? encode_split_words : encode_words;
+  if (v->style != VOCAB_BYTES) text = text_form(text, &s->scratch);
+  size_t from = 0;
+  for (size_t i = 0; v->user.n && i < text.n;) {
+    unsigned char first = (unsigned char)text.p[i];
+    size_t len = 0;
+    TOK_WORK(1);
+    int32_t id = v->user.root[first] < 0 || (first & 0xC0) == 0x80 ? -1 : trie_longest(&v->user, text.p + i, text.n - i, &len);
+    if (id < 0) {
+      i++;
+      continue;
+    }
+    encode(s, str_of(text.p + from, i - from));
+    tok_ids_push(s->out, id);
+    from = i += len;
+  }
+  encode(s, str_of(text.p + from, text.n - from));
 }
 
 /* Text in which spellings of control tokens are those tokens: leftmost, then longest. */
@@ -139,6 +206,7 @@ static void encode_special(struct encoding *s, struct str text) {
   size_t from = 0;
   for (size_t i = 0; i < text.n;) {
     size_t len = 0;
+    TOK_WORK(1);
     int32_t id = control->root[(unsigned char)text.p[i]] < 0 ? -1 : trie_longest(control, text.p + i, text.n - i, &len);
     if (id < 0) {
       i++;
@@ -162,6 +230,7 @@ void tok_encode(const struct tokenizer *t, struct str text, bool special, bool b
     tok_clean_utf8(&cleaned, text.p, text.n);
     text = str_of(cleaned.data, cleaned.len);
   }
+  if (text.n >= SEEN_FROM_BYTES) s.seen = xcalloc(SEEN_WORDS, sizeof *s.seen);
   size_t start = out->n;
   if (bos && t->bos >= 0) tok_ids_push(out, t->bos);
   if (special) encode_special(&s, text);
@@ -170,6 +239,7 @@ void tok_encode(const struct tokenizer *t, struct str text, bool special, bool b
     memmove(out->v + start, out->v + start + 1, (out->n - start - 1) * sizeof *out->v);
     out->n--;
   }
+  free(s.seen);
   bpe_work_free(&s.work);
   buf_free(&s.scratch);
   buf_free(&cleaned);

@@ -8,7 +8,7 @@
  * Rules
  *   1. User text never becomes a control token: with special = false no id of the control set can come out, whatever the
  *      text spells. What is control is decided by the family's own table (tok_family.c), never by a file's token types.
- *   2. Time is O(n log n) and stack use constant for any input. All working memory comes from one buffer that grows with n.
+ *   2. Time is O(n log n) and stack use constant for any input. Working memory is one buffer that grows with n and 64 KiB for long texts.
  *   3. Bytes that are not UTF-8: each maximal ill-formed subpart becomes U+FFFD first.
  *   4. bos = true gives exactly one BOS in front, also when the ids already begin with it.
  *   5. A tokenizer is immutable after opening and may be used from many threads.

@@ -1,7 +1,7 @@
 /* tok_family.c — what each family's vocabulary means, by spelling.
  *
  * Files are not trusted with this: Gemma 3 GGUFs type [multimodal] and the picture markers as user-defined, which would let plain text
- * reach them, and some type </s>, an ordinary HTML tag of this vocabulary, as control.
+ * reach them, and some type </s>, an ordinary HTML tag of this vocabulary, as control. Gemma 4 GGUFs type the tool and channel markers so.
  */
 #include <string.h>
 
@@ -56,11 +56,61 @@ static bool gemma3_text(struct str s) {
   return true;
 }
 
-enum piece_kind family_piece_kind(enum tok_family f, struct str spelling, enum piece_kind in_file) {
-  CHECK(f == TOK_GEMMA3);
-  if (in_file == PIECE_NORMAL && spelling.n && spelling.p[0] != '<' && spelling.p[0] != '[') return in_file; /* nearly all */
+/* The 24 added tokens. Everything else is a piece like any other; the HTML tags and <unusedN> are in no merge, so no text reaches them. */
+static bool gemma4_control(struct str s) {
+  static const char *const names[] = {"<pad>",
+                                      "<eos>",
+                                      "<bos>",
+                                      "<unk>",
+                                      "<mask>",
+                                      "<|tool>",
+                                      "<tool|>",
+                                      "<|tool_call>",
+                                      "<tool_call|>",
+                                      "<|tool_response>",
+                                      "<tool_response|>",
+                                      "<|\"|>",
+                                      "<|think|>",
+                                      "<|channel>",
+                                      "<channel|>",
+                                      "<|turn>",
+                                      "<turn|>",
+                                      "<|image>",
+                                      "<|audio>",
+                                      "<|image|>",
+                                      "<|audio|>",
+                                      "<image|>",
+                                      "<audio|>",
+                                      "<|video|>"};
+  return is_one_of(s, names, ARRAY_LEN(names));
+}
+
+/* Names differ from release to release but all have this form, which no ordinary piece has. */
+static bool llama3_control(struct str s) { return s.n >= 5 && str_starts(s, "<|") && str_ends(s, "|>"); }
+
+static enum piece_kind gemma3_kind(struct str spelling, enum piece_kind in_file) {
   if (gemma3_control(spelling)) return PIECE_CONTROL;
   if (vocab_byte_spelling(spelling) >= 0) return PIECE_BYTE;
   if (in_file == PIECE_CONTROL && gemma3_text(spelling)) return PIECE_USER;
+  return in_file;
+}
+
+static enum piece_kind gemma4_kind(struct str spelling) {
+  if (gemma4_control(spelling)) return PIECE_CONTROL;
+  return vocab_byte_spelling(spelling) >= 0 ? PIECE_BYTE : PIECE_NORMAL;
+}
+
+static enum piece_kind llama3_kind(struct str spelling, enum piece_kind in_file) {
+  if (llama3_control(spelling)) return PIECE_CONTROL;
+  return in_file == PIECE_BYTE ? PIECE_NORMAL : in_file;
+}
+
+enum piece_kind family_piece_kind(enum tok_family f, struct str spelling, enum piece_kind in_file) {
+  if (in_file == PIECE_NORMAL && spelling.n && spelling.p[0] != '<' && spelling.p[0] != '[') return in_file; /* nearly all */
+  switch (f) {
+  case TOK_GEMMA3: return gemma3_kind(spelling, in_file);
+  case TOK_GEMMA4: return gemma4_kind(spelling);
+  case TOK_LLAMA3: return llama3_kind(spelling, in_file);
+  }
   return in_file;
 }

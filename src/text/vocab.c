@@ -5,9 +5,10 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "text/tok_work.h"
 
 /* Eight bytes at a time; only this process ever sees the values. */
-static uint32_t piece_hash(const char *p, size_t n) {
+uint32_t vocab_hash(const char *p, size_t n) {
   const uint64_t odd = 0x9e3779b97f4a7c15u;
   uint64_t h = n * odd, x;
   for (; n >= 8; p += 8, n -= 8) {
@@ -58,6 +59,7 @@ static void trie_add(struct trie *t, struct str spelling, int32_t id) {
 int32_t trie_longest(const struct trie *t, const char *p, size_t n, size_t *len) {
   int32_t best = -1, at = n ? t->root[(unsigned char)p[0]] : -1;
   for (size_t i = 1; at >= 0; i++) {
+    TOK_WORK(1);
     if (t->nodes[at].id >= 0) {
       best = t->nodes[at].id;
       *len = i;
@@ -69,8 +71,9 @@ int32_t trie_longest(const struct trie *t, const char *p, size_t n, size_t *len)
 
 /* --- building ---------------------------------------------------------------------------------------------------------------------- */
 
-void vocab_init(struct vocab *v, int n, size_t spelling_bytes) {
+void vocab_init(struct vocab *v, enum vocab_style style, int n, size_t spelling_bytes) {
   memset(v, 0, sizeof *v);
+  v->style = style;
   uint32_t slots = 16;
   while (slots < 2 * (uint32_t)n) slots *= 2;
   v->slot_mask = slots - 1;
@@ -93,6 +96,9 @@ void vocab_free(struct vocab *v) {
   free(v->slots);
   free(v->user.nodes);
   free(v->control.nodes);
+  free(v->merges.slots);
+  free(v->merges.made);
+  vocab_merges_drop_pending(v);
   memset(v, 0, sizeof *v);
 }
 
@@ -120,11 +126,33 @@ static size_t copy_text_form(char *to, struct str s) {
   return n;
 }
 
-static void note_joins(struct vocab *v, struct str piece) {
-  for (size_t i = 1; i < piece.n; i++) {
-    unsigned char last = (unsigned char)piece.p[i - 1], first = (unsigned char)piece.p[i];
-    if ((first & 0xC0) != 0x80) v->joins[last][first >> 6] |= (uint64_t)1 << (first & 63);
+/* Spelling byte by byte: printable bytes of Latin-1 stand for themselves, the others for U+0100, U+0101, ... in order. -1 = stands for none. */
+static int byte_of_character(uint32_t cp) {
+  if ((cp > 0x20 && cp < 0x7F) || (cp > 0xA0 && cp < 0x100 && cp != 0xAD)) return (int)cp;
+  uint32_t k = cp - 0x100;
+  if (cp < 0x100 || k > 67) return -1;
+  return k <= 0x20 ? (int)k : k < 67 ? (int)k - 0x21 + 0x7F : 0xAD;
+}
+
+bool vocab_normal_form(const struct vocab *v, struct str spelling, char *to, size_t *n) {
+  if (v->style != VOCAB_BYTES) {
+    *n = copy_text_form(to, spelling);
+    return true;
   }
+  *n = 0;
+  for (size_t i = 0; i < spelling.n;) {
+    uint32_t cp;
+    i += (size_t)utf8_step(spelling.p + i, spelling.n - i, &cp, NULL);
+    int byte = byte_of_character(cp);
+    if (byte < 0) return false;
+    to[(*n)++] = (char)byte;
+  }
+  return true;
+}
+
+static void note_joins_inside(struct vocab *v, struct str piece) {
+  for (size_t i = 1; i < piece.n; i++)
+    if (((unsigned char)piece.p[i] & 0xC0) != 0x80) vocab_note_join(v, piece.p[i - 1], piece.p[i]);
 }
 
 int vocab_push(struct vocab *v, struct str spelling, enum piece_kind kind, uint32_t key, const char *where, struct err *e) {
@@ -143,10 +171,11 @@ int vocab_push(struct vocab *v, struct str spelling, enum piece_kind kind, uint3
     v->byte_id[byte] = id;
     *to = (char)byte;
     n = 1;
-  } else if (kind == PIECE_CONTROL) {
+  } else if (kind == PIECE_CONTROL || (kind != PIECE_NORMAL && v->style == VOCAB_BYTES)) {
     memcpy(to, spelling.p, n);
-  } else {
-    n = copy_text_form(to, spelling);
+  } else if (!vocab_normal_form(v, spelling, to, &n)) {
+    return err_set(e, ERR_BAD_FILE, "%s: piece %d: expected a spelling with one character for each byte, found %s", where, (int)id,
+                   str_escape(spelling, shown, sizeof shown));
   }
   v->n++;
   v->at[id + 1] = v->at[id] + (uint32_t)n;
@@ -157,7 +186,8 @@ int vocab_push(struct vocab *v, struct str spelling, enum piece_kind kind, uint3
   if (kind == PIECE_USER) trie_add(&v->user, piece, id);
   if (kind == PIECE_CONTROL) trie_add(&v->control, piece, id);
   if (kind == PIECE_NORMAL) {
-    note_joins(v, piece);
+    if (v->style == VOCAB_BY_SCORE) note_joins_inside(v, piece);
+    if (v->style == VOCAB_BYTES && n == 1 && v->byte_id[(unsigned char)*piece.p] < 0) v->byte_id[(unsigned char)*piece.p] = id;
     v->longest_bytes = MAX(v->longest_bytes, (uint32_t)n);
   }
   return 0;
@@ -190,7 +220,7 @@ static void fill_slots(struct vocab *v) {
     if (id >= 0 && v->kind[id] != PIECE_BYTE && v->at[id] < v->at[id + 1]) slot_put(v, id, hashes[id % AHEAD]);
     if (i >= v->n) continue;
     struct str piece = vocab_piece(v, i);
-    hashes[i % AHEAD] = piece_hash(piece.p, piece.n);
+    hashes[i % AHEAD] = vocab_hash(piece.p, piece.n);
     __builtin_prefetch(&v->slots[hashes[i % AHEAD] & v->slot_mask], 1);
   }
 }
@@ -204,15 +234,33 @@ int vocab_finish(struct vocab *v, const char *where, struct err *e) {
 
 /* --- looking up ---------------------------------------------------------------------------------------------------------------------- */
 
-int32_t vocab_find(const struct vocab *v, const char *p, size_t n) {
-  uint32_t hash = piece_hash(p, n);
+int32_t vocab_find_hashed(const struct vocab *v, uint32_t hash, const char *p, size_t n) {
   for (uint32_t i = hash & v->slot_mask; v->slots[i]; i = (i + 1) & v->slot_mask) {
+    TOK_WORK(1 + n / 8);
     if (!slot_may_be(v->slots[i], hash)) continue;
     int32_t id = slot_id(v->slots[i]);
     struct str piece = vocab_piece(v, id);
     if (piece.n == n && !memcmp(piece.p, p, n)) return id;
   }
   return -1;
+}
+
+int32_t vocab_find(const struct vocab *v, const char *p, size_t n) { return vocab_find_hashed(v, vocab_hash(p, n), p, n); }
+
+void vocab_find_ahead(const struct vocab *v, uint32_t hash, int stage) {
+  const uint32_t *slot = &v->slots[hash & v->slot_mask];
+  if (stage == 0) {
+    __builtin_prefetch(slot);
+    return;
+  }
+  int32_t id = slot_id(*slot);
+  if (id < 0) return;
+  if (stage == 1) {
+    __builtin_prefetch(&v->at[id]);
+    __builtin_prefetch(&v->kind[id]);
+  } else {
+    __builtin_prefetch(v->blob + v->at[id]);
+  }
 }
 
 int32_t vocab_find_normal(const struct vocab *v, const char *p, size_t n) {

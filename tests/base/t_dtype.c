@@ -157,6 +157,52 @@ static void wild_values_are_survived(void **state) {
   }
 }
 
+/* Rounded as the `gguf` package rounds: halves, equal magnitudes, zeros. */
+static void rounds_like_the_package(void **state) {
+  (void)state;
+  static const char *const q8_0[] = {"08288518ad40d467fc9124b94be073089d30c457ec7f14a93cd063f88d20b547dc6f",
+                                     "231d8698cf29a34608eef8277aeb81411f22498efd8b431a153477d96510ded1e924",
+                                     "0038f10e0c0a0806048100fefcfaf8f6f4f20f0d0b097f050301fffdfbf9f7f5f3f1",
+                                     "00000000000000000000000000000000000000000000000000000000000000000000",
+                                     "0c267f817f817f817f817f817f817f817f817f817f817f817f817f817f817f817f81"};
+  static const char *const q4_0[] = {"00b8cf379d047be248bf269df36ad148ae15", "192dd011851bc2ac98b7f86aef97605c7aaa",
+                                     "f04797999999f98888808888888877777777", "008088888888888888888888888888888888",
+                                     "00b600ff00ff00ff00ff00ff00ff00ff00ff"};
+  for (size_t c = 0; c < ARRAY_LEN(q8_0); c++) {
+    float x[32];
+    for (int i = 0; i < 32; i++) {
+      const float forms[] = {(float)(i * 37 % 64 - 31) / 8, (float)((i * i * 7 + 3) % 101 - 50) * 0.013f, (float)(i * 29 % 31 - 15) / 2, 0,
+                             i % 2 ? -3 : 3};
+      x[i] = forms[c];
+      if (c == 2 && i == 7) x[i] = -63.5f;
+      if (c == 2 && i == 20) x[i] = 63.5f;
+    }
+    uint8_t block[34];
+    char hex[69];
+    dtype_from_f32(DTYPE_Q8_0, x, block, 32);
+    for (int i = 0; i < 34; i++) snprintf(hex + 2 * i, 3, "%02x", block[i]);
+    assert_string_equal(hex, q8_0[c]);
+    dtype_from_f32(DTYPE_Q4_0, x, block, 32);
+    for (int i = 0; i < 18; i++) snprintf(hex + 2 * i, 3, "%02x", block[i]);
+    assert_string_equal(hex, q4_0[c]);
+  }
+}
+
+/* What is not finite stays so: the whole block. */
+static void rounding_hides_no_nan(void **state) {
+  (void)state;
+  const float bad[] = {NAN, INFINITY, -INFINITY};
+  const enum dtype types[] = {DTYPE_Q8_0, DTYPE_Q4_0};
+  for (int i = 0; i < 2 * 3 * 32; i++) {
+    float x[32] = {1, -2, 3}, y[32];
+    uint8_t block[34];
+    x[i % 32] = bad[i / 32 % 3];
+    dtype_from_f32(types[i / 96], x, block, 32);
+    dtype_to_f32(types[i / 96], block, y, 32);
+    for (int k = 0; k < 32; k++) assert_true(isnan(y[k]));
+  }
+}
+
 static void plain_numbers(void **state) {
   (void)state;
   const int32_t i32[] = {0, -1, 1 << 30, INT32_MIN};
@@ -216,6 +262,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(half_rounds_to_nearest),
     cmocka_unit_test(bf16_edges),
     cmocka_unit_test(wild_values_are_survived),
+    cmocka_unit_test(rounds_like_the_package),
+    cmocka_unit_test(rounding_hides_no_nan),
     cmocka_unit_test(plain_numbers),
     cmocka_unit_test(names_and_sizes),
 };

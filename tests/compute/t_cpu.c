@@ -195,6 +195,70 @@ static void embedding(void **state) {
   }
 }
 
+/* Rows longer than a piece, ids outside the table, and a part of the columns. */
+static void embedding_added(void **state) {
+  (void)state;
+  uint64_t rand = 29;
+  static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_0};
+  enum { WIDE = 6400, N = 20 };
+  for (size_t t = 0; t < ARRAY_LEN(types); t++) {
+    struct weight table = new_weight(types[t], 7, WIDE, &rand);
+    float *want = xcalloc(WIDE, sizeof *want);
+    for (int i = 0; i < n_devices; i++) {
+      struct device *d = devices[i];
+      static const int cuts[][2] = {{0, WIDE}, {256, 4096}, {7, 1100}, {6390, 10}, {33, 6000}};
+      for (size_t cut = 0; cut < ARRAY_LEN(cuts); cut++) {
+        int from = cuts[cut][0], cols = cuts[cut][1];
+        struct tensor y = new_tensor(d, N, cols, &rand), before = new_tensor(d, N, cols, NULL);
+        int32_t ids[N] = {0, 6, 7, -1, INT32_MAX, INT32_MIN};
+        for (int r = 6; r < N; r++) ids[r] = test_rand_int(&rand, 0, 8);
+        memcpy(before.data, y.data, y.row_bytes * N);
+        mem_guard_begin("op");
+        d->ops->embed_add(d, &y, &table, from, ids, 11.5f);
+        mem_guard_end();
+        for (int r = 0; r < N; r++) {
+          int id = ids[r] >= 0 && ids[r] < 7 ? ids[r] : 0;
+          dtype_to_f32(types[t], (const char *)table.source + (size_t)id * table.row_bytes, want, WIDE);
+          for (int c = 0; c < cols; c++) assert_true(tensor_row(&y, r)[c] == tensor_row(&before, r)[c] + want[from + c] * 11.5f);
+        }
+        d->ops->free(d, &y);
+        d->ops->free(d, &before);
+      }
+    }
+    free(want);
+    free((void *)(uintptr_t)table.source);
+  }
+}
+
+/* Weights that are bound together lie in one block, and multiply as each alone. */
+static void weights_in_one_block(void **state) {
+  (void)state;
+  uint64_t rand = 30;
+  enum { N = 9 };
+  for (int i = 0; i < n_devices; i++) {
+    struct device *d = devices[i];
+    struct err e = {0};
+    struct weight all[N], alone[N];
+    struct tensor x = new_tensor(d, 3, 96, &rand), y = new_tensor(d, 3, 33, NULL), want = new_tensor(d, 3, 33, NULL);
+    for (int n = 0; n < N; n++) all[n] = alone[n] = new_weight(n % 2 ? DTYPE_Q4_0 : DTYPE_BF16, 33, 96, &rand);
+    if (d->ops->weight_bind(d, all, N, "experts", &e)) fail_msg("%s", e.msg);
+    for (int n = 0; n < N; n++) {
+      if (d->ops->weight_bind(d, &alone[n], 1, "one", &e)) fail_msg("%s", e.msg);
+      if (n > 0 && all[n].packed) assert_ptr_equal(all[n].packed, (char *)all[n - 1].packed + all[n - 1].packed_bytes);
+      d->ops->linear(d, 1, (const struct weight *[]){&all[n]}, (struct tensor *[]){&y}, &x);
+      d->ops->linear(d, 1, (const struct weight *[]){&alone[n]}, (struct tensor *[]){&want}, &x);
+      expect_same(&y, &want);
+    }
+    for (int n = 0; n < N; n++) {
+      free((void *)(uintptr_t)all[n].source);
+      d->ops->weight_free(d, &alone[n], 1);
+    }
+    d->ops->weight_free(d, all, N);
+    struct tensor *t[] = {&x, &y, &want};
+    for (size_t n = 0; n < ARRAY_LEN(t); n++) d->ops->free(d, t[n]);
+  }
+}
+
 static void gather(void **state) {
   (void)state;
   uint64_t rand = 24;
@@ -224,7 +288,7 @@ static void linear(void **state) {
       struct weight w[2] = {new_weight(types[t], 48, 256, &rand), new_weight(types[t], 80, 256, &rand)};
       struct tensor x = new_tensor(d, 20, 256, &rand), y[2] = {new_tensor(d, 20, 48, NULL), new_tensor(d, 20, 80, NULL)};
       for (int n = 0; n < 2; n++) {
-        if (d->ops->weight_bind(d, &w[n], "blk.0.w", &e)) fail_msg("%s", e.msg);
+        if (d->ops->weight_bind(d, &w[n], 1, "blk.0.w", &e)) fail_msg("%s", e.msg);
       }
       const struct weight *const ws[2] = {&w[0], &w[1]};
       struct tensor *const ys[2] = {&y[0], &y[1]};
@@ -246,7 +310,7 @@ static void linear(void **state) {
           assert_true(rel_l2 < tolerance);
         }
         const void *source = w[n].source;
-        d->ops->weight_free(d, &w[n]);
+        d->ops->weight_free(d, &w[n], 1);
         free((void *)(uintptr_t)source);
         d->ops->free(d, &y[n]);
       }
@@ -318,7 +382,7 @@ static void step_open(struct step *s, struct device *d, enum dtype t) {
   s->table = new_weight(t, STEP_VOCAB, STEP_COLS, &rand);
   for (size_t i = 0; i < ARRAY_LEN(s->w); i++) {
     s->w[i] = new_weight(i == 1 ? DTYPE_BF16 : t, STEP_COLS, STEP_COLS, &rand);
-    if (d->ops->weight_bind(d, &s->w[i], "w", &e)) fail_msg("%s", e.msg);
+    if (d->ops->weight_bind(d, &s->w[i], 1, "w", &e)) fail_msg("%s", e.msg);
   }
   for (int i = 0; i < STEP_COLS; i++) s->norm[i] = test_rand_normal(&rand);
   assert_int_equal(d->ops->rope_init(d, &s->rope, 64, 1e4, 1, 1, &e), 0);
@@ -331,7 +395,7 @@ static void step_close(struct step *s) {
   free((void *)(uintptr_t)s->table.source);
   for (size_t i = 0; i < ARRAY_LEN(s->w); i++) {
     const void *source = s->w[i].source;
-    d->ops->weight_free(d, &s->w[i]);
+    d->ops->weight_free(d, &s->w[i], 1);
     free((void *)(uintptr_t)source);
   }
   d->ops->rope_free(d, &s->rope);
@@ -428,11 +492,11 @@ static void memory_shortage_is_an_error(void **state) {
     mem_fail_after(n);
     struct device *d = device_cpu_ops.open(&c, &e);
     bool ok = d && !d->ops->alloc(d, &t, 3, 5, "test", &e) && !d->ops->rope_init(d, &rope, 64, 1e4, 1, 1, &e) &&
-              !d->ops->weight_bind(d, &w, "w", &e);
+              !d->ops->weight_bind(d, &w, 1, "w", &e);
     bool pending = mem_fail_pending();
     mem_fail_after(0);
     if (d) {
-      d->ops->weight_free(d, &w);
+      d->ops->weight_free(d, &w, 1);
       d->ops->rope_free(d, &rope);
       d->ops->free(d, &t);
       d->ops->close(d);
@@ -468,6 +532,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(elementwise_operations),
     cmocka_unit_test(norm_with_a_weight),
     cmocka_unit_test(embedding),
+    cmocka_unit_test(embedding_added),
+    cmocka_unit_test(weights_in_one_block),
     cmocka_unit_test(gather),
     cmocka_unit_test(linear),
     cmocka_unit_test(rope),

@@ -18,6 +18,8 @@ struct answer { /* all that comes back of one request */
   struct cygnet_logprob top[ANSWER_TOKENS_MAX][N_TOP];
   int n, n_events;
   struct buf text;
+  struct cygnet_mark marks[ANSWER_TOKENS_MAX]; /* at: of the whole text */
+  int n_marks;
   float *logits; /* [n_prompt, vocab] when asked for */
   int n_rows, vocab;
   struct cygnet_event last;
@@ -60,6 +62,11 @@ static inline void drain(struct cygnet *c) {
     assert_false(a->over);
     assert_int_equal(ev.request, a->number);
     assert_true(utf8_valid(ev.text, ev.n_text) && ev.text[ev.n_text] == 0);
+    for (size_t i = 0; i < ev.n_marks; i++) {
+      assert_true(a->n_marks < ANSWER_TOKENS_MAX && ev.marks[i].at <= ev.n_text);
+      if (i) assert_true(ev.marks[i].at >= ev.marks[i - 1].at);
+      a->marks[a->n_marks++] = (struct cygnet_mark){.at = a->text.len + ev.marks[i].at, .id = ev.marks[i].id};
+    }
     buf_append(&a->text, ev.text, ev.n_text);
     for (size_t i = 0; i < ev.n_tokens; i++) {
       assert_true(a->n < ANSWER_TOKENS_MAX);
@@ -145,7 +152,11 @@ static inline void assert_same(const struct answer *a, const struct answer *b, c
   if (a->text.len != b->text.len || memcmp(buf_cstr(&a->text), buf_cstr(&b->text), a->text.len)) fail_msg("%s: other text", road);
   if (a->n_rows != b->n_rows) fail_msg("%s: %d rows, expected %d", road, b->n_rows, a->n_rows);
   if (a->n_rows && memcmp(a->logits, b->logits, (size_t)a->n_rows * (size_t)a->vocab * sizeof(float))) fail_msg("%s: other logits", road);
+  if (a->n_marks != b->n_marks || memcmp(a->marks, b->marks, sizeof a->marks)) fail_msg("%s: other marks", road);
   assert_int_equal(a->last.finish, b->last.finish);
+  assert_int_equal(a->last.matched_id, b->last.matched_id);
+  assert_int_equal(a->last.matched_stop, b->last.matched_stop);
+  assert_int_equal(a->last.reasoning_tokens, b->last.reasoning_tokens);
   assert_int_equal(a->last.completion_tokens, b->last.completion_tokens);
 }
 

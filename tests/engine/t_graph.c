@@ -318,9 +318,9 @@ static void walk(const struct setup *s) {
     for (int j = 0; j < SEQS; j++) {
       struct sequence *q = &p.seqs[(start + j) % SEQS];
       if (!q->n_prompt || q->kv.n_tokens >= q->n_limit) continue;
-      int n = i % 20 == 7 && j == 3 ? MIN(3, q->n_limit - q->kv.n_tokens) : 1;
+      int n = i % 4 == 3 && j < 2 ? MIN(3, q->n_limit - q->kv.n_tokens) : 1; /* some with rows ahead */
       int n_out = i % 20 == 13 && j == 2 ? 0 : n;
-      mixed |= n != 1 || n_out != 1;
+      mixed |= n_out != n || p.b.n_rows + n > SEQS;
       batch_add(&p, q, n, n_out);
     }
     if (p.b.n_rows == 0) continue;

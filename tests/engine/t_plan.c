@@ -222,8 +222,13 @@ static void kv_types_and_levels(void **state) {
   assert_int_equal(plan_of((struct cygnet_options){.kv_type = "q8_0"}, &config).token_bytes[KV_FULL], f32 / 128 * 34);
   struct plan ref = plan_of((struct cygnet_options){.isa = "ref", .attn = "ref"}, &config);
   assert_ptr_equal(ref.model.attn, &attn_ref_ops);
-  assert_int_equal(ref.weight_bytes / 1000, weights_total_bytes(weights) / 1000); /* computes from the file's own bytes */
+  size_t norms = 8 * (4 * 256 + 2 * 64) + 256; /* float32 in memory, bf16 in the file; each on lines of its own */
+  assert_int_equal(ref.weight_bytes, weights_total_bytes(weights) + norms * 2); /* computes from the file's own bytes */
   assert_int_equal(ref.lookup_bytes, 0);
+  if (!kern_available(ISA_AVX2)) return;
+  struct plan fast = plan_of((struct cygnet_options){.isa = "avx2"}, &config);
+  assert_int_equal(fast.weight_bytes, ref.weight_bytes); /* rows are whole panels here */
+  assert_int_equal(fast.lookup_bytes, 512 * 256 * 2);    /* rows of the table, from a checkpoint as from a GGUF */
 }
 
 /* Heads that do not fill the blocks of a cache type are refused before any size is asked for. */
@@ -272,6 +277,116 @@ static void models_of_one_kind(void **state) {
   }
 }
 
+/* ---- other models ------------------------------------------------------------------------------------------------------------------ */
+
+struct released {
+  const char *name;
+  int n_layers, period, n_q, n_kv, n_kv_full, n_shared, window;
+  /* of one token in bf16, counted by hand: layers that own some · 2 · key heads · width · 2 bytes */
+  size_t full_bytes, sliding_bytes;
+};
+static const struct released sizes[] = {
+    {"E2B", 35, 5, 8, 1, 1, 20, 512, 3 * 2 * 1 * 512 * 2, 12 * 2 * 1 * 256 * 2},
+    {"E4B", 42, 6, 8, 2, 2, 18, 512, 4 * 2 * 2 * 512 * 2, 20 * 2 * 2 * 256 * 2},
+    {"12B", 48, 6, 16, 8, 1, 0, 1024, 8 * 2 * 1 * 512 * 2, 40 * 2 * 8 * 256 * 2},
+    {"26B-A4B", 30, 6, 16, 8, 2, 0, 1024, 5 * 2 * 2 * 512 * 2, 25 * 2 * 8 * 256 * 2},
+    {"31B", 60, 6, 32, 16, 4, 0, 1024, 10 * 2 * 4 * 512 * 2, 50 * 2 * 16 * 256 * 2},
+};
+
+/* Layers that read another's keys own no pages; each kind counts with its own heads. The pools hold what the hand count says. */
+static void capacity_is_a_hand_count(void **state) {
+  (void)state;
+  for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+    const struct released *r = &sizes[i];
+    struct model_config *c = calloc(1, sizeof *c);
+    *c = config;
+    c->family = FAMILY_GEMMA4;
+    c->n_layers = r->n_layers;
+    c->window_tokens = r->window;
+    c->ctx_tokens = 131072;
+    int first = r->n_layers - r->n_shared, donor[2] = {0};
+    for (int l = 0; l < r->n_layers; l++) {
+      bool full = (l + 1) % r->period == 0;
+      if (l < first) donor[full] = l;
+      c->layers[l] = (struct layer_config){.kind = full ? LAYER_FULL : LAYER_SLIDING,
+                                           .n_q = r->n_q,
+                                           .n_kv = full ? r->n_kv_full : r->n_kv,
+                                           .head_dim = full ? 512 : 256,
+                                           .ffn = 64,
+                                           .kv_donor = l < first ? l : donor[full]};
+    }
+    size_t kv_before = 0, tokens_before[KV_KINDS] = {0};
+    for (int running = 1; running <= 4; running *= 4) {
+      struct plan p = plan_of((struct cygnet_options){.ctx_tokens = 8192, .max_running = running, .mem_bytes = (size_t)1 << 45}, c);
+      assert_int_equal(p.token_bytes[KV_FULL], r->full_bytes);
+      assert_int_equal(p.token_bytes[KV_SLIDING], r->sliding_bytes);
+      assert_true(p.kv.n_pages[KV_FULL] * 16 >= 8192 && p.kv.window_tokens == r->window);
+      size_t tokens[KV_KINDS], pools = 0;
+      for (int k = 0; k < KV_KINDS; k++) {
+        tokens[k] = (size_t)p.kv.n_pages[k] * 16;
+        pools += (tokens[k] - tokens_before[k]) * p.token_bytes[k];
+      }
+      /* beside them a spare page of each kind and the scratch of attention, which depends on the number of requests */
+      size_t beside = p.kv_bytes - kv_before - pools;
+      if (beside > (16u << 20) + 16 * (r->full_bytes + r->sliding_bytes)) fail_msg("%s: %zu bytes beside the pools", r->name, beside);
+      kv_before = p.kv_bytes;
+      memcpy(tokens_before, tokens, sizeof tokens);
+    }
+    free(c);
+  }
+}
+
+/* What loading packs, and the vectors, is what was planned: every form of storage, with and without quantising. */
+static void weights_as_planned(void **state) {
+  (void)state;
+  static const char *const paths[] = {"gemma4-e-tiny",
+                                      "gemma4-e-tiny/model-bf16.gguf",
+                                      "gemma4-e-tiny/model-q8_0.gguf",
+                                      "gemma4-moe-tiny",
+                                      "gemma4-moe-tiny/model-bf16.gguf",
+                                      "gemma4-moe-tiny/model-q8_0.gguf",
+                                      "gemma4-12b-tiny",
+                                      "gemma4-dense-tiny",
+                                      "gemma4-dense-tiny/model-q8_0.gguf",
+                                      "gemma3-text-tiny",
+                                      "gemma3-text-tiny/model-mixed.gguf",
+                                      "gemma3-text-scale"};
+  static const char *const quants[] = {NULL, "q8_0", "q4_0"}, *const levels[] = {"ref", "avx2"};
+  for (size_t i = 0; i < ARRAY_LEN(paths); i++)
+    for (size_t q = 0; q < ARRAY_LEN(quants); q++)
+      for (size_t level = 0; level < ARRAY_LEN(levels); level++) {
+        if (level == 1 && !kern_available(ISA_AVX2)) continue;
+        char path[120];
+        struct model_config c;
+        struct err e = {0};
+        struct plan p;
+        snprintf(path, sizeof path, "golden/%s", paths[i]);
+        struct weights *w = weights_open(test_path(path), &c, &e);
+        if (!w) fail_msg("%s", e.msg);
+        struct cygnet_options o = {.isa = levels[level], .quant = quants[q], .threads = 1, .max_running = 1, .ctx_tokens = 64, .quiet = 1};
+        if (plan_make(&p, &o, &c, w, &e)) fail_msg("%s", e.msg);
+        size_t vectors = 0, unpacked = 0, lookups = 0;
+        for (size_t k = 0; k < weights_count(w); k++) {
+          struct weight_entry t = weights_at(w, k);
+          if (t.skipped) continue;
+          bool table = !strcmp(t.gguf_name, "per_layer_token_embd.weight");
+          if (t.n_dims < 2) vectors += align_up((size_t)t.shape[0] * 4, 64);
+          else if (table) lookups += t.n_bytes;
+          else if (level == 0 && strstr(t.gguf_name, "ffn_gate_inp")) unpacked += (size_t)(t.shape[0] * t.shape[1]) * 4;
+          else if (level == 0 && weights_type(t.gguf_name, t.dtype, t.shape[t.n_dims - 1], p.model.quant) == t.dtype) unpacked += t.n_bytes;
+          if (level == 1 && !strcmp(t.gguf_name, "token_embd.weight")) lookups += t.n_bytes;
+        }
+        struct model *m = model_open(&c, w, &p.model, &e);
+        if (!m) fail_msg("%s: %s", path, e.msg);
+        if (p.weight_bytes != m->packed_bytes + unpacked + vectors)
+          fail_msg("%s, %s, %s: planned %zu, packed %zu, unpacked %zu, vectors %zu", path, quants[q] ? quants[q] : "as it is",
+                   levels[level], p.weight_bytes, m->packed_bytes, unpacked, vectors);
+        assert_int_equal(p.lookup_bytes, lookups);
+        model_close(m);
+        weights_close(w);
+      }
+}
+
 static void options_out_of_range(void **state) {
   (void)state;
   const struct {
@@ -298,6 +413,8 @@ static void options_out_of_range(void **state) {
       {{.swa_full_ratio = 2}, "--swa-full-tokens-ratio"},
       {{.step_ms = -1}, "--step-ms"},
       {{.mem_bytes = 1}, "--mem"},
+      {{.quant = "q6_k"}, "--quant: expected q8_0 or q4_0, found \"q6_k\""},
+      {{.quant = ""}, "--quant"},
   };
   for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
     struct plan p;
@@ -339,6 +456,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(kv_type_against_heads),
     cmocka_unit_test(ratio_of_the_pools),
     cmocka_unit_test(models_of_one_kind),
+    cmocka_unit_test(capacity_is_a_hand_count),
+    cmocka_unit_test(weights_as_planned),
     cmocka_unit_test(options_out_of_range),
     cmocka_unit_test(printed),
 };

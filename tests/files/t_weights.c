@@ -170,7 +170,6 @@ static void infinite_norm(struct gguf_maker *m) {
   float x[8] = {1, 1, 1, INFINITY, 1, 1, 1, 1};
   gguf_maker_tensor(m, "bad_norm.weight", GM_F32, 1, (uint64_t[]){8}, x, 32);
 }
-static void fused(struct gguf_maker *m) { gguf_maker_tensor(m, "blk.2.attn_qkv.weight", GM_F32, 2, (uint64_t[]){8, 16}, NULL, 512); }
 static void leftovers(struct gguf_maker *m) {
   gguf_maker_tensor(m, "blk.0.attn_q.bias", GM_F32, 1, (uint64_t[]){8}, NULL, 32);
   gguf_maker_tensor(m, "blk.1.attn_q.bias", GM_F32, 1, (uint64_t[]){8}, NULL, 32);
@@ -192,11 +191,6 @@ static void types_and_leftovers(void **s) {
   w = must_open(made("n.gguf", infinite_norm), &c);
   assert_int_equal(weights_get_vector(w, "bad_norm.weight", 8, x, &e), -1);
   assert_non_null(strstr(e.msg, "tensor bad_norm.weight: element 3 is not a finite number"));
-  weights_close(w);
-  w = must_open(made("f.gguf", fused), &c);
-  assert_int_equal(weights_get(w, "blk.2.attn_q.weight", 8, 8, &v, &e), -1);
-  assert_int_equal(e.code, ERR_UNSUPPORTED);
-  assert_non_null(strstr(e.msg, "tensor blk.2.attn_qkv.weight: query, key and value weights in one tensor are not supported"));
   weights_close(w);
   log_set_level(LOG_ERROR);
   w = must_open(made("l.gguf", leftovers), &c);

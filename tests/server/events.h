@@ -10,7 +10,7 @@
 static pthread_mutex_t talk_mutex = PTHREAD_MUTEX_INITIALIZER;
 static char talk_text[8192];
 
-static int talk_render(void *self, const char *messages, const char *tools, const char *options, int32_t **ids, size_t *n_ids,
+static int talk_render(void *self, const char *messages, const char *tools, const char *options, int32_t **ids, size_t *n_ids, int *thought,
                        struct cygnet_error *e) {
   struct err why;
   json_t *list = json_load_text(messages, strlen(messages), false, "messages", &why), *m;
@@ -18,6 +18,7 @@ static int talk_render(void *self, const char *messages, const char *tools, cons
   size_t i;
   int r = 0;
   (void)tools;
+  *thought = 0;
   buf_init(&text, 0);
   json_array_foreach(list, i, m) {
     const char *role = json_string_value(json_object_get(m, "role"));

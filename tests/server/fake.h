@@ -7,6 +7,9 @@
  *   !params     the text is the parameters that arrived   !seed      the text is the seed
  *   !extras     the text is more of them                  !retract=N pushed back N times
  *   !cached=N   prompt tokens from the cache (else half)
+ *   !form       the text is the form and the thoughts that are asked for
+ * Control tokens of Gemma 4 that stand in the text (<|channel> and so on) are what cygnet.h says of control tokens: marks where those are wanted,
+ * spelled with show_special, else nothing. A prompt with "!open" ends inside a thought if thoughts are on. A form with "!bad" in it is refused.
  * With ignore_eos the text is said again and again up to max_tokens. Token i of a prompt has the log-probability -i/8, its k-th alternative 1 less each.
  */
 #ifndef CYGNET_TEST_FAKE_H
@@ -34,12 +37,13 @@
 #include "files/json.h"
 #include "server/port.h"
 #include "server/serve.h"
+#include "text/output_impl.h"
 
 #define UNUSED __attribute__((unused))
 
 /* ---- engine ----------------------------------------------------------------------------------------------------------- */
 
-enum { FAKE_SLOTS = 64, FAKE_CTX = 4096, FAKE_VOCAB = 258 };
+enum { FAKE_SLOTS = 64, FAKE_CTX = 4096, FAKE_VOCAB = 258, FAKE_MARKS = 1000 /* ids of control tokens, by enum output_marker */ };
 
 struct fake_request {
   uint64_t number; /* 0: free slot */
@@ -50,11 +54,14 @@ struct fake_request {
   int32_t *prompt; /* owned; only with prompt_logprobs */
   enum cygnet_finish end;
   int matched_stop, matched_id;
-  bool aborted;
+  bool aborted, thinks;
+  int n_reasoning;
   uint64_t seed;
 };
 
 struct fake {
+  enum tok_family family; /* of the parser; 0: Gemma 3 */
+  bool thinks, tools;     /* what info says of conversations */
   struct fake_request slots[FAKE_SLOTS];
   int max_running, max_queued; /* by number: the oldest run */
   uint64_t next_number, n_steps, n_aborted, n_finished;
@@ -62,6 +69,7 @@ struct fake {
   struct cygnet_event events[FAKE_SLOTS];
   char texts[FAKE_SLOTS][8];
   struct cygnet_token tokens[FAKE_SLOTS];
+  struct cygnet_mark marks[FAKE_SLOTS];
   struct cygnet_logprob tops[FAKE_SLOTS][24];
   struct cygnet_token *prompts[FAKE_SLOTS]; /* owned; with prompt_tops */
   struct cygnet_logprob *prompt_tops[FAKE_SLOTS];
@@ -76,7 +84,7 @@ struct fake {
 };
 
 static void fake_info(void *self, struct cygnet_info *out) {
-  (void)self;
+  const struct fake *f = self;
   *out = (struct cygnet_info){.name = "fake/model",
                               .architecture = "fake",
                               .format = "none",
@@ -85,6 +93,8 @@ static void fake_info(void *self, struct cygnet_info *out) {
                               .vocab = FAKE_VOCAB,
                               .ctx_tokens = FAKE_CTX,
                               .threads = 1,
+                              .chat_thinks = f->thinks,
+                              .chat_tools = f->tools,
                               .max_running = 4};
 }
 
@@ -129,10 +139,12 @@ static char *fake_decode(void *self, const int32_t *ids, size_t n, int skip_spec
   return text ? text : xstrdup("");
 }
 
-static int fake_render(void *self, const char *messages, const char *tools, const char *options, int32_t **ids, size_t *n_ids,
+static int fake_render(void *self, const char *messages, const char *tools, const char *options, int32_t **ids, size_t *n_ids, int *thought,
                        struct cygnet_error *e) {
   struct err why;
-  (void)tools, (void)options;
+  bool thinks = strstr(options, "\"enable_thinking\":true") != NULL;
+  (void)tools;
+  *thought = thinks && strstr(messages, "!open");
   json_t *list = json_load_text(messages, strlen(messages), false, "messages", &why), *m;
   size_t i;
   struct buf text;
@@ -140,6 +152,7 @@ static int fake_render(void *self, const char *messages, const char *tools, cons
   buf_init(&text, 0);
   json_array_foreach(list, i, m) {
     const char *role = json_string_value(json_object_get(m, "role")), *content = json_string_value(json_object_get(m, "content"));
+    if (role && !content && (json_object_get(m, "tool_calls") || json_is_null(json_object_get(m, "content")))) content = "";
     if (!role || !content) {
       *e = (struct cygnet_error){.status = 400};
       snprintf(e->message, sizeof e->message, "messages[%zu].%s: expected a string", i, role ? "content" : "role");
@@ -152,6 +165,89 @@ static int fake_render(void *self, const char *messages, const char *tools, cons
   buf_free(&text);
   json_decref(list);
   return r;
+}
+
+/* ---- forms and parsers ---------------------------------------------------------------------------------------------- */
+
+struct cygnet_grammar {
+  enum cygnet_grammar_kind kind;
+  char *text; /* owned */
+};
+
+static UNUSED atomic_int fake_grammars; /* that live */
+
+static struct cygnet_grammar *fake_grammar_new(void *self, enum cygnet_grammar_kind kind, const char *text, size_t n,
+                                               struct cygnet_error *e) {
+  (void)self;
+  char *copy = xstrndup(text, n);
+  if (strstr(copy, "!bad")) {
+    *e = (struct cygnet_error){.status = 400};
+    snprintf(e->message, sizeof e->message, "schema: keyword \"!bad\" is not supported");
+    free(copy);
+    return NULL;
+  }
+  struct cygnet_grammar *g = xcalloc(1, sizeof *g);
+  *g = (struct cygnet_grammar){kind, copy};
+  atomic_fetch_add(&fake_grammars, 1);
+  return g;
+}
+static void fake_grammar_free(struct cygnet_grammar *g) {
+  if (!g) return;
+  atomic_fetch_sub(&fake_grammars, 1);
+  free(g->text);
+  free(g);
+}
+
+struct cygnet_parser {
+  struct output *output;
+  void (*fn)(void *ctx, const struct cygnet_part *part);
+  void *ctx;
+};
+static void fake_part(void *ctx, const struct output_part *p) {
+  struct cygnet_parser *parser = ctx;
+  parser->fn(parser->ctx, &(struct cygnet_part){(enum cygnet_part_kind)p->kind, p->text.p, p->text.n, p->name.p, p->name.n, p->index});
+}
+static struct cygnet_parser *fake_parser_new(void *self, const char *const *names, int n_names, int in_thought,
+                                             void (*fn)(void *ctx, const struct cygnet_part *part), void *ctx) {
+  const struct fake *f = self;
+  struct cygnet_parser *p = xcalloc(1, sizeof *p);
+  struct output_options o = {.family = f->family, .tools = n_names > 0, .names = names, .n_names = n_names, .in_thought = in_thought != 0};
+  p->fn = fn;
+  p->ctx = ctx;
+  p->output = output_new(NULL, &o, fake_part, p);
+  return p;
+}
+static void fake_parser_free(struct cygnet_parser *p) {
+  if (p) output_delete(p->output);
+  free(p);
+}
+static void fake_parser_push(struct cygnet_parser *p, const char *text, size_t n, const struct cygnet_mark *marks, size_t n_marks) {
+  size_t at = 0;
+  for (size_t i = 0; i < n_marks; i++) {
+    if (marks[i].at > at) output_text(p->output, text + at, marks[i].at - at);
+    at = marks[i].at;
+    output_take_marker(p->output, (enum output_marker)(marks[i].id - FAKE_MARKS));
+  }
+  if (n > at) output_text(p->output, text + at, n - at);
+}
+static void fake_parser_finish(struct cygnet_parser *p) { output_finish(p->output); }
+
+/* ---- the engine goes on --------------------------------------------------------------------------------------------- */
+
+/* Spellings of control tokens in the script: a byte each (1 + marker), left as they are, or left out. */
+static void fake_spellings(char *text, const struct cygnet_request *r) {
+  char *out = text;
+  for (const char *p = text; *p;) {
+    size_t m = 0;
+    while (m < MARKS && strncmp(p, output_spellings[m], strlen(output_spellings[m]))) m++;
+    if (m == MARKS || r->show_special) {
+      *out++ = *p++;
+      continue;
+    }
+    p += strlen(output_spellings[m]);
+    if (r->marks) *out++ = (char)(1 + m);
+  }
+  *out = 0;
 }
 
 static const char *fake_word(const char *text, const char *word, int *value) {
@@ -184,6 +280,11 @@ static void fake_script(struct fake_request *q, const struct cygnet_request *r, 
   } else {
     snprintf(q->text, sizeof q->text, "Hello, world!");
   }
+  if (strstr(prompt, "!form"))
+    snprintf(q->text, sizeof q->text, "%d %s thoughts=%d budget=%d marks=%d", r->grammar ? (int)r->grammar->kind : -1,
+             r->grammar ? r->grammar->text : "", r->thoughts, r->thinking_budget, r->marks);
+  else fake_spellings(q->text, r);
+  q->thinks = r->thoughts == CYGNET_THOUGHTS_OPEN;
   q->n_text = (int)strlen(q->text);
   q->end = CYGNET_FINISH_STOP;
   q->matched_stop = -1;
@@ -308,7 +409,15 @@ static void fake_advance(struct fake *f, struct fake_request *q) {
     int begin = q->at, n;
     while (begin > 0 && ((unsigned char)q->text[begin] & 0xc0) == 0x80) begin--;
     n = ++q->at - begin;
-    if (!utf8_incomplete_tail(q->text + begin, (size_t)n)) {
+    int mark = q->text[q->at - 1] >= 1 && q->text[q->at - 1] <= MARKS ? q->text[q->at - 1] - 1 : -1;
+    if (mark == MARK_CHANNEL) q->thinks = true;
+    q->n_reasoning += q->thinks;
+    if (mark == MARK_CHANNEL_END) q->thinks = false;
+    if (mark >= 0) {
+      f->marks[i] = (struct cygnet_mark){0, FAKE_MARKS + mark};
+      ev->marks = &f->marks[i];
+      ev->n_marks = 1;
+    } else if (!utf8_incomplete_tail(q->text + begin, (size_t)n)) {
       memcpy(f->texts[i], q->text + begin, (size_t)n);
       f->texts[i][n] = 0;
       ev->n_text = (size_t)n;
@@ -325,6 +434,7 @@ static void fake_advance(struct fake *f, struct fake_request *q) {
     ev->matched_id = q->matched_id;
   }
   ev->completion_tokens = q->at;
+  ev->reasoning_tokens = q->n_reasoning;
   if (ev->finish) {
     f->n_finished++;
     free(q->prompt);
@@ -399,6 +509,12 @@ static UNUSED struct port fake_port(struct fake *f) {
                        .piece = fake_piece,
                        .render = fake_render,
                        .release = free,
+                       .grammar_new = fake_grammar_new,
+                       .grammar_free = fake_grammar_free,
+                       .parser_new = fake_parser_new,
+                       .parser_free = fake_parser_free,
+                       .parser_push = fake_parser_push,
+                       .parser_finish = fake_parser_finish,
                        .submit = fake_submit,
                        .abort = fake_abort,
                        .step = fake_step,

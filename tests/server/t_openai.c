@@ -375,8 +375,6 @@ static void transcripts(void **state) {
   assert_true(n >= 8);
 }
 
-#define TOOL "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
-
 /* Each field at, inside and outside of its range (the table of spec'd ranges is the oracle). */
 static const struct range common_ranges[] = {
     {"temperature", {"0", "1", "2.5", "null"}, {"-1", "-0.001", "1e9", "\"1\"", "[]", "true", "NaN"}},
@@ -401,15 +399,18 @@ static const struct range common_ranges[] = {
      {"{\"258\":5}", "{\"-1\":5}", "{\"abc\":1}", "{\"5\":1e9}", "{\"5\":\"x\"}", "[]", "{\" 5\":1}"}},
     {"stream_options", {"null", "{}"}, {"{\"include_usage\":true}", "5"}},
     {"response_format",
-     {"null", "{\"type\":\"text\"}"},
-     {"{\"type\":\"json_object\"}", "{\"type\":\"json_schema\"}", "{}", "\"text\"", "{\"schema\":{}}",
+     {"null", "{\"type\":\"text\"}", "{\"type\":\"json_object\"}", "{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{}}}"},
+     {"{\"type\":\"structural_tag\"}", "{\"type\":\"json_schema\"}", "{}", "\"text\"", "{\"schema\":{}}",
       "{\"type\":\"text\",\"json_schema\":{\"name\":\"x\"}}", "{\"type\":\"text\",\"schema\":{\"type\":\"object\"}}"}},
     {"best_of", {"null", "1"}, {"2", "0"}},
     {"suffix", {"null", "\"\""}, {"\"x\""}},
     {"model", {"null", "\"anything\""}, {"5", "[]"}},
-    {"tools", {"null", "[]"}, {TOOL}},
+    {"tools", {"null", "[]"}, {"5", "[5]"}},
     {"tool_choice", {"null", "\"none\"", "\"auto\""}, {"\"required\"", "{\"type\":\"function\"}"}},
-    {"regex", {"null"}, {"\"a+\""}},
+    {"regex", {"null", "\"a+\""}, {"\"!bad\"", "5"}},
+    {"ebnf", {"null", "\"root ::= \\\"x\\\"\""}, {"\"!bad\"", "[]"}},
+    {"json_schema", {"null", "\"{}\"", "{\"type\":\"object\"}", "\"true\""}, {"\"!bad\"", "\"5\"", "{\"!bad\":1}", "5"}},
+    {"structural_tag", {"null"}, {"\"x\""}},
     {"prompt_logprobs", {"null"}, {"1"}},
     {"priority", {"0", "-7", "2147483647"}, {"1.5", "\"high\"", "2147483648", "[]"}},
     {"cache_salt", {"null", "\"\"", "\"tenant\""}, {"5", "[]", "true"}},

@@ -201,17 +201,47 @@ static void accepted(void **state) {
   tok_close(t);
 }
 
-static void other_templates(void **state) {
+static void names(void **state) {
   (void)state;
-  assert_false(chat_template_known(TOK_GEMMA3, str_c("")));
-  assert_false(chat_template_known(TOK_GEMMA3, str_c("{{ bos_token }}")));
-  char same_length[1531];
-  memset(same_length, 'x', sizeof same_length);
-  assert_false(chat_template_known(TOK_GEMMA3, str_of(same_length, sizeof same_length)));
+  static const struct {
+    const char *name;
+    enum chat_template template;
+  } known[] = {{"auto", CHAT_AUTO},
+               {"gemma3", CHAT_GEMMA3},
+               {"gemma4", CHAT_AUTO},
+               {"gemma4-large", CHAT_GEMMA4_LARGE},
+               {"gemma4-small", CHAT_GEMMA4_SMALL},
+               {"gemma4-small-unsloth", CHAT_GEMMA4_SMALL},
+               {"llama32v", CHAT_LLAMA32V},
+               {"llama3.2", CHAT_LLAMA32V}};
+  enum chat_template t;
+  for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+    assert_true(chat_template_by_name(known[i].name, &t));
+    assert_int_equal(t, known[i].template);
+  }
+  assert_false(chat_template_by_name("", &t));
+  assert_false(chat_template_by_name("Gemma3", &t));
+  for (t = CHAT_AUTO; t < CHAT_TEMPLATES; t++) {
+    enum chat_template again;
+    assert_true(chat_template_by_name(chat_template_name(t), &again));
+    assert_int_equal(t, again);
+    assert_int_equal(chat_has_thinking(t), t == CHAT_GEMMA4_LARGE || t == CHAT_GEMMA4_SMALL);
+    assert_int_equal(chat_has_tools(t), t != CHAT_AUTO && t != CHAT_GEMMA3);
+  }
+}
+
+static void unknown_texts(void **state) {
+  (void)state;
+  static const char *const texts[] = {"", "\n", "\n\n\n", "{{ bos_token }}", "{{ bos_token }}\n"};
+  bool exact = true;
+  for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+    assert_int_equal(chat_template_find(str_c(texts[i]), &exact), CHAT_AUTO);
+    assert_false(exact);
+  }
 }
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(published), cmocka_unit_test(without_markers), cmocka_unit_test(refused),
-    cmocka_unit_test(accepted),  cmocka_unit_test(other_templates),
+    cmocka_unit_test(accepted),  cmocka_unit_test(names),           cmocka_unit_test(unknown_texts),
 };
 TEST_MAIN(tests)

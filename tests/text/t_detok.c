@@ -1,11 +1,19 @@
 /* t_detok.c — streamed text against the published pieces, and against decoding everything at once. */
-#include "sample.h"
+#include "released.h"
 
 #include "text/detok.h"
 
+struct tally {
+  const struct tokenizer *tok;
+  const char *family;
+  int lines;
+};
+
 static void published_line(const json_t *line, void *ctx) {
-  const struct tokenizer *t = *(const struct tokenizer **)ctx;
-  if (!str_is(json_str(line, "family"), "gemma3")) return;
+  struct tally *tally = ctx;
+  const struct tokenizer *t = tally->tok;
+  if (!str_is(json_str(line, "family"), tally->family)) return;
+  tally->lines++;
   const char *name = json_string_value(json_object_get(line, "id"));
   struct tok_ids ids = ids_of(json_object_get(line, "ids"));
   for (size_t i = 0; i < ids.n; i++) {
@@ -38,10 +46,22 @@ static void published_line(const json_t *line, void *ctx) {
   buf_free(&want_all);
   tok_ids_free(&ids);
 }
-static void published(void **state) {
+static void published(struct source *s, int n_lines) {
+  struct tally tally = {.tok = open_source(s), .family = s->family};
+  assert_int_equal(each_line("detok.jsonl", published_line, &tally), 247);
+  assert_int_equal(tally.lines, n_lines);
+}
+static void published_gemma3(void **state) {
   (void)state;
-  const struct tokenizer *t = sample_tokenizer();
-  assert_int_equal(each_line("detok.jsonl", published_line, &t), 247);
+  published(gemma3, 86);
+}
+static void published_gemma4(void **state) {
+  (void)state;
+  published(gemma4, 86);
+}
+static void published_llama3(void **state) {
+  (void)state;
+  published(llama3, 75);
 }
 
 static void stream(const struct tokenizer *t, const int32_t *ids, size_t n, bool skip_special, struct buf *out) {
@@ -131,8 +151,7 @@ static void earliest(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(published),
-    cmocka_unit_test(streamed_is_decoded),
-    cmocka_unit_test(earliest),
+    cmocka_unit_test(published_gemma3),    cmocka_unit_test(published_gemma4), cmocka_unit_test_teardown(published_llama3, close_sources),
+    cmocka_unit_test(streamed_is_decoded), cmocka_unit_test(earliest),
 };
 TEST_MAIN(tests)

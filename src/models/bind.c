@@ -1,0 +1,76 @@
+/* bind.c — fetching, binding and counting for every family. */
+#include "models/bind.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "compute/gemm_quant.h"
+
+const char *bind_name(char text[BIND_NAME_BYTES], int layer, const char *name) {
+  snprintf(text, BIND_NAME_BYTES, strchr(name, '.') ? "blk.%d.%s" : "blk.%d.%s.weight", layer, name);
+  return text;
+}
+
+int bind_vector(struct model *m, struct weights *w, struct arena *arena, const struct bind_vector *v, struct err *e) {
+  (void)m;
+  *v->out = arena_alloc(arena, (size_t)v->n * sizeof(float));
+  return weights_get_vector(w, v->name, v->n, *v->out, e);
+}
+
+int bind_matrix(struct model *m, struct weights *w, const struct bind_matrix *x, struct err *e) {
+  struct weight_view v;
+  if (weights_get(w, x->name, x->rows, x->cols, &v, e)) return -1;
+  *x->out = (struct weight){.dtype = v.dtype, .rows = x->rows, .cols = x->cols, .row_bytes = v.row_bytes, .source = v.data};
+  gemm_quant_mark(x->out, weights_type(x->name, v.dtype, x->cols, m->plan.quant));
+  if (m->dev->ops->weight_bind(m->dev, x->out, 1, x->name, e)) return -1;
+  m->weight_bytes += (size_t)v.rows * v.row_bytes;
+  m->packed_bytes += x->out->packed_bytes;
+  if (x->out->packed) weights_done_with(w, &v);
+  return 0;
+}
+
+int bind_layer_vectors(struct model *m, struct weights *w, struct arena *arena, int layer, const struct bind_vector *v, size_t n,
+                       struct err *e) {
+  char name[BIND_NAME_BYTES];
+  for (size_t i = 0; i < n; i++) {
+    struct bind_vector whole = v[i];
+    whole.name = bind_name(name, layer, v[i].name);
+    if (bind_vector(m, w, arena, &whole, e)) return -1;
+  }
+  return 0;
+}
+
+int bind_layer_matrices(struct model *m, struct weights *w, int layer, const struct bind_matrix *x, size_t n, struct err *e) {
+  char name[BIND_NAME_BYTES];
+  for (size_t i = 0; i < n; i++) {
+    struct bind_matrix whole = x[i];
+    whole.name = bind_name(name, layer, x[i].name);
+    if (bind_matrix(m, w, &whole, e)) return -1;
+  }
+  return 0;
+}
+
+int bind_embedding(struct model *m, struct weights *w, struct weight *embed, struct weight *head, struct err *e) {
+  const struct model_config *c = &m->config;
+  if (bind_matrix(m, w, &(struct bind_matrix){"token_embd.weight", embed, c->vocab, c->hidden}, e)) return -1;
+  if (!weights_has(w, "output.weight")) return 0;
+  return bind_matrix(m, w, &(struct bind_matrix){"output.weight", head, c->vocab, c->hidden}, e);
+}
+
+void bind_count(int64_t *products, size_t *bytes, const struct weight *w) {
+  *products += (int64_t)w->rows * w->cols;
+  *bytes += w->packed ? w->packed_bytes : (size_t)w->rows * w->row_bytes;
+}
+
+int bind_scratch(struct model *m, const struct bind_scratch *s, size_t n, struct err *e) {
+  for (size_t i = 0; i < n; i++)
+    if (m->dev->ops->alloc(m->dev, s[i].t, s[i].rows, s[i].cols, "activations", e)) return -1;
+  return 0;
+}
+
+void bind_progress(const struct model *m, const struct weights *w, bool done) {
+  if (m->plan.quiet) return;
+  if (done) log_progress("loading weights", 1, 1);
+  else log_progress("loading weights", m->weight_bytes, weights_total_bytes(w));
+}
