@@ -113,8 +113,8 @@ static int check_centroids(const struct model_config *c, const char *where, stru
   if (c->vocab % c->n_centroids)
     return err_set(e, ERR_BAD_FILE, "%s: expected clusters of the same size, found %d for %d tokens", where, c->n_centroids, c->vocab);
   if (c->n_centroids_used < 1 || c->n_centroids_used > c->n_centroids)
-    return err_set(e, ERR_BAD_FILE, "%s: expected 1 to %d of the %d clusters to be looked into for a token, found %d", where, c->n_centroids,
-                   c->n_centroids, c->n_centroids_used);
+    return err_set(e, ERR_BAD_FILE, "%s: expected 1 to %d of the %d clusters to be looked into for a token, found %d", where,
+                   c->n_centroids, c->n_centroids, c->n_centroids_used);
   return 0;
 }
 

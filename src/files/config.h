@@ -71,8 +71,8 @@ struct model_config {
   int n_experts_used; /* top_k_experts | expert_used_count */
   int expert_ffn;     /* moe_intermediate_size | expert_feed_forward_length */
   /* a drafter: a small model that guesses what another one, its target, says next; 0 = a model of its own */
-  int backbone_hidden;  /* width of the target's hidden states. backbone_hidden_size | embedding_length_out */
-  int n_centroids;      /* its vocabulary comes in so many clusters; 0 = not. num_centroids where use_ordered_embeddings | rows of masked_embd_centroids */
+  int backbone_hidden; /* width of the target's hidden states. backbone_hidden_size | embedding_length_out */
+  int n_centroids; /* its vocabulary comes in so many clusters; 0 = not. num_centroids where use_ordered_embeddings | rows of masked_embd_centroids */
   int n_centroids_used; /* clusters that are looked into for a token. centroid_intermediate_top_k | 32 */
   int32_t suppressed
       [CONFIG_SUPPRESSED_MAX]; /* ids that are never sampled. suppress_tokens of generation_config | tokenizer.ggml.suppress_tokens */

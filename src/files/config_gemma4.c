@@ -402,8 +402,8 @@ int config_gemma4_from_gguf(struct model_config *c, const struct config_gguf *s,
       config_gguf_float(s, "attention.layer_norm_rms_epsilon", CONFIG_EPS_MIN, CONFIG_EPS_MAX, EPS, &eps, e) != 0 ||
       config_gguf_float(s, "final_logit_softcapping", 0, CONFIG_CAP_MAX, CAP_GGUF, &cap, e) != 0 || config_gguf_vocab(c, s, e) != 0 ||
       config_gguf_layer_kinds(c, s, 0, e) != 0 || share_keys(c, n_shared, label, e) != 0 || gguf_layers(c, s, e) != 0 ||
-      gguf_ropes(c, s, e) != 0 || gguf_experts(c, s, e) != 0 || gguf_per_layer(c, s, e) != 0 ||
-      refuse_in_drafter(c, label, e) != 0 || config_gguf_ids(c, s, BOS, PAD, EOS, e) != 0 || config_gguf_suppressed(c, s, e) != 0)
+      gguf_ropes(c, s, e) != 0 || gguf_experts(c, s, e) != 0 || gguf_per_layer(c, s, e) != 0 || refuse_in_drafter(c, label, e) != 0 ||
+      config_gguf_ids(c, s, BOS, PAD, EOS, e) != 0 || config_gguf_suppressed(c, s, e) != 0)
     return -1;
   c->norm_eps = (float)eps;
   c->final_softcap = (float)cap;

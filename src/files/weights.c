@@ -239,13 +239,14 @@ static struct weights *open_kind(const char *path, bool drafter, struct model_co
   path_label(path, label);
   if (drafter)
     err_set(e, ERR_BAD_INPUT, "%s: expected a drafter (gemma4_assistant), found a model of its own, %s", label, config->architecture);
-  else
-    err_set(e, ERR_BAD_INPUT, "%s: this is a drafter, it only guesses for another model: use --draft-model beside that one", label);
+  else err_set(e, ERR_BAD_INPUT, "%s: this is a drafter, it only guesses for another model: use --draft-model beside that one", label);
   weights_close(w);
   return NULL;
 }
 
-struct weights *weights_open(const char *path, struct model_config *config, struct err *e) { return open_kind(path, false, config, e); }
+struct weights *weights_open(const char *path, struct model_config *config, struct err *e) {
+  return open_kind(path, false, config, e);
+}
 struct weights *weights_open_drafter(const char *path, struct model_config *config, struct err *e) {
   return open_kind(path, true, config, e);
 }
@@ -424,8 +425,8 @@ int weights_get_order(struct weights *w, const char *name, int n, int limit, int
     if (t->dtype == DTYPE_I64) memcpy(&v, (const char *)t->data + (size_t)i * sizeof v, sizeof v);
     else memcpy(&narrow, (const char *)t->data + (size_t)i * sizeof narrow, sizeof narrow), v = narrow;
     if (v < 0 || v >= limit || seen[v]) {
-      err_set(e, ERR_BAD_FILE, "%s: tensor %s: element %d: expected a number from 0 to %d that did not come before, found %lld", label, name,
-              i, limit - 1, (long long)v);
+      err_set(e, ERR_BAD_FILE, "%s: tensor %s: element %d: expected a number from 0 to %d that did not come before, found %lld", label,
+              name, i, limit - 1, (long long)v);
       break;
     }
     seen[v] = true;

@@ -28,7 +28,7 @@ size_t drafter_scratch_bytes(const struct model_config *c, int rows_max, int rop
 /* The target was opened with plan.drafter = c. At most rows_max sequences in a round (no more than the target's out_max) and slots of kept rows. w is
  * borrowed while it opens, and on the reference level until it is closed. Returns owned. */
 struct drafter *drafter_open(const struct model_config *c, struct weights *w, struct model *target, int rows_max, struct err *e);
-void drafter_close(struct drafter *d); /* before its target; NULL is fine */
+void drafter_close(struct drafter *d);                      /* before its target; NULL is fine */
 const struct model *drafter_model(const struct drafter *d); /* its configuration and what its weights cost; nothing to run */
 
 /* Keep the hidden row that the target's last forward computed for b->out[out]. */

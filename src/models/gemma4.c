@@ -352,6 +352,8 @@ static int gemma4_load(struct model *m, struct weights *w, struct err *e) {
     bind_progress(m, w, false);
   }
   bind_progress(m, w, true);
+  m->embed = &g->embed;
+  m->hidden = part(g->x, m->plan.out_max, c->hidden); /* where forward's last norm goes */
   return weights_report_unused(w, false, e);
 }
 

@@ -2,6 +2,7 @@
 #include "models/model.h"
 
 #include "base/mem.h"
+#include "models/drafter.h"
 
 static const struct model_ops *const families[] = {&model_gemma3_ops, &model_gemma4_ops};
 
@@ -33,6 +34,9 @@ static int cols_widest(const struct model_config *c) {
   }
   return widest;
 }
+static int cols_max(const struct model_config *c, const struct model_plan *plan) {
+  return MAX(cols_widest(c), plan->drafter ? drafter_cols_max(plan->drafter) : 0);
+}
 
 static struct moe_shape experts_of(const struct model_config *c, int rows_max) {
   if (!c->n_experts) return (struct moe_shape){0};
@@ -53,7 +57,7 @@ size_t model_scratch_bytes(const struct model_config *c, const struct model_plan
   int n_threads = plan->n_threads > 0 ? plan->n_threads : workers_default_threads();
   struct moe_shape experts = experts_of(c, plan->rows_max);
   return (size_t)plan->rows_max * per_row + (size_t)plan->out_max * per_out +
-         gemm_scratch_bytes(plan->rows_max, cols_widest(c), n_threads) + moe_scratch_bytes(&experts, n_threads);
+         gemm_scratch_bytes(plan->rows_max, cols_max(c, plan), n_threads) + moe_scratch_bytes(&experts, n_threads);
 }
 
 struct model *model_open(const struct model_config *c, struct weights *w, const struct model_plan *plan, struct err *e) {
@@ -70,14 +74,16 @@ struct model *model_open(const struct model_config *c, struct weights *w, const 
   struct device_config dc = {.isa = plan->isa,
                              .n_threads = plan->n_threads,
                              .rows_max = plan->rows_max,
-                             .cols_max = cols_widest(c),
+                             .cols_max = cols_max(c, plan),
                              .experts = experts_of(c, plan->rows_max)};
   m->dev = device_cpu_ops.open(&dc, e);
   if (!m->dev) goto fail;
 
-  struct attn_layer layers[CONFIG_LAYERS_MAX];
+  struct attn_layer layers[MODEL_LAYERS_MAX];
+  int n_layers = model_attn_layers(c, layers);
+  if (plan->drafter) n_layers += drafter_attn_layers(plan->drafter, c, layers + n_layers);
   struct attn_config ac = {.layers = layers,
-                           .n_layers = model_attn_layers(c, layers),
+                           .n_layers = n_layers,
                            .kv_dtype = plan->kv_dtype,
                            .page_tokens = plan->page_tokens,
                            .n_pages = {plan->n_pages[KV_FULL], plan->n_pages[KV_SLIDING]},

@@ -54,7 +54,7 @@ struct model { /* a family's own struct begins with it */
   struct attn *attn;
   struct tensor logits; /* [out_max, vocab]: what forward fills */
   const struct weight *embed; /* the table that embeds tokens; NULL: the family hands out neither this nor: */
-  struct tensor hidden;       /* [out_max, hidden]: rows after the final norm, as many as logits. data NULL = not kept */
+  struct tensor hidden;       /* [out_max, hidden]: the `out` rows of the last forward behind the final norm, until the next forward */
   size_t weight_bytes, packed_bytes, scratch_bytes, kv_bytes;
   int64_t products_per_row,
       products_per_out; /* multiply-adds with weights: for each row; for each row whose logits are wanted (the head) */
@@ -69,7 +69,9 @@ void model_close(struct model *m);
 /* Logits of the batch's `out` rows: m->logits with rows = b->n_out. Borrowed until the next call. */
 struct tensor model_forward(struct model *m, const struct batch *b);
 
-/* The attention layers of a config, for planning memory before anything is loaded. layers has room for CONFIG_LAYERS_MAX. Returns their number. */
+/* The attention layers of a config, for planning memory before anything is loaded. layers has room for CONFIG_LAYERS_MAX. Returns their number.
+ * Those of a drafter come behind them (drafter.h). */
+enum { MODEL_LAYERS_MAX = 2 * CONFIG_LAYERS_MAX };
 int model_attn_layers(const struct model_config *c, struct attn_layer *layers);
 /* Estimate of everything but keys, values and packed weights: scratch of rows_max rows, logits of out_max. */
 size_t model_scratch_bytes(const struct model_config *c, const struct model_plan *plan);

@@ -1,8 +1,9 @@
 /* grammar_net.c — rules to a network of small automata ("parts") that call each other.
  *
- * What becomes a part of its own: rules that lead back to themselves; bodies of repetitions that are counted rather than written out; and what
- * is used in several places and either goes on without bound (a string's inside: masks are shared by all its places) or is large. All the rest is
- * written out where it is used. So the network is never much larger than the rules, and stacks are as deep as the recursion of what is matched.
+ * What becomes a part of its own: rules that lead back to themselves from within (what leads back only from its end is a loop: regular); bodies of
+ * repetitions that are counted rather than written out; and what is used in several places and either goes on without bound up to an end of its own (a
+ * string with its quotes: masks are shared by all its places) or is large. All the rest is written out where it is used, the same before the same once.
+ * So the network is not much larger than the rules, and stacks are as deep as the recursion of what is matched.
  *
  * A part's states are Thompson's: each is one thing. `fill` gives an empty state its thing, so that nothing here recurses.
  */
@@ -23,21 +24,34 @@ struct work { /* node is to be matched between state `from`, which is empty so f
   int32_t node, from, to;
 };
 
+/* What is known of a node before the network is built. */
+struct about {
+  int32_t part;       /* its number, IS_PART before it has one, or NO_PART */
+  uint32_t uses;      /* by other nodes */
+  uint32_t size;      /* in states, about */
+  int32_t order, low; /* of the search for cycles: when it was met, the oldest that it leads back to */
+  int32_t cycle;      /* nodes that lead to each other have the same number */
+  bool open, waiting, met_again, inner_use, unbounded, open_end, counted;
+};
+
 struct builder {
   struct grammar_net *net;
   const struct grammar_vocab *v;
   const struct grammar_rules *r;
   struct err *e;
-  int32_t *part_of; /* [nodes] a part's number, IS_PART before it has one, or NO_PART */
-  uint32_t *uses, *size;
-  unsigned char *seen; /* enum seen */
-  bool *unbounded, *counted;
+  struct about *about; /* [nodes] */
+  int32_t *order;      /* nodes, children before parents as far as there are no cycles */
+  int32_t n_order;
+  bool *cycle_regular; /* [cycles] leads back from the ends only */
+  int32_t n_cycles;
   struct work *work;
   int n_work, cap_work;
+  struct work *begun; /* open addressing by node and to: what has been written out before */
+  uint32_t n_begun, cap_begun;
+  bool shares_ends; /* sizes: what is used at the ends of several nodes is written out once for all of them */
   bool too_large;
 };
 enum { NO_PART = -1, IS_PART = -2 };
-enum seen { SEEN_NOT, SEEN_OPEN, SEEN_DONE };
 
 /* Room for one more in a growing array of the network or the builder. */
 #define GROW(v, n, cap)                                                                                                                    \
@@ -71,87 +85,113 @@ static uint32_t class_size(const struct grammar_rules *r, const struct rules_nod
   return size;
 }
 
-/* All children have sizes, those on the way back to an open rule excepted, which is a part. */
-static void size_node(struct builder *b, int id) {
-  const struct rules_node *n = &b->r->nodes[id];
-  uint64_t size = 1;
-  bool unbounded = false;
-  if (n->kind == RULES_TEXT) size = n->n;
-  else if (n->kind == RULES_CLASS) size = class_size(b->r, n);
-  for (int i = 0; i < n_children(n); i++) {
-    int c = child(b->r, n, i);
-    size += b->part_of[c] == NO_PART ? b->size[c] : 1;
-    unbounded |= b->part_of[c] != NO_PART || b->unbounded[c];
-  }
-  if (n->kind == RULES_REPEAT) {
-    uint64_t written = repeat_copies(n) * size;
-    unbounded |= n->c < 0 || n->c >= 16;
-    if (repeat_copies(n) > 1 && (written > SIZE_COUNTED || repeat_copies(n) > COPIES_MAX)) {
-      b->part_of[n->a] = b->part_of[n->a] == NO_PART ? IS_PART : b->part_of[n->a];
-      b->counted[id] = true;
-      size = 2;
-    } else {
-      size = written + 1;
-    }
-  }
-  b->size[id] = (uint32_t)MIN(size, UINT32_MAX);
-  b->unbounded[id] = unbounded;
-  if (b->uses[id] > 1 && b->part_of[id] == NO_PART && ((unbounded && size > SIZE_SHARED) || size > SIZE_LARGE)) b->part_of[id] = IS_PART;
+/* Is what comes behind this child what comes behind the node? */
+static bool at_end(const struct rules_node *n, int i) {
+  if (n->kind == RULES_SEQ) return i + 1 == (int)n->n;
+  return n->kind != RULES_REPEAT || n->c == 1;
 }
 
-/* Depth first from the root, children before parents; a rule that is met while it is open leads back to itself. */
-static int choose_parts(struct builder *b) {
+/* Depth first from the root: uses, order, and cycles (Tarjan's: a cycle is complete when its oldest node is left). */
+static int search(struct builder *b) {
   struct frame {
     int32_t node, next;
   } *stack = xmalloc(((size_t)b->r->n_nodes + 1) * sizeof *stack);
-  int depth = 0, result = 0;
-  stack[depth++] = (struct frame){b->r->root, 0};
-  b->seen[b->r->root] = SEEN_OPEN;
-  b->uses[b->r->root] = 1;
-  while (depth && !result) {
+  int32_t *waiting = xmalloc(((size_t)b->r->n_nodes + 1) * sizeof *waiting);
+  int depth = 0, n_waiting = 0, result = 0, met = 0;
+  for (int32_t next = b->r->root; !result;) {
+    if (next >= 0) {
+      struct about *a = &b->about[next];
+      a->order = a->low = ++met;
+      a->open = a->waiting = true;
+      waiting[n_waiting++] = next;
+      stack[depth++] = (struct frame){next, 0};
+      next = -1;
+    }
     struct frame *f = &stack[depth - 1];
     const struct rules_node *n = &b->r->nodes[f->node];
+    struct about *a = &b->about[f->node];
     if (n->kind == RULES_RULE && n->a < 0) {
       result = rule_undefined(b, n);
     } else if (f->next < n_children(n)) {
-      int c = child(b->r, n, f->next++);
-      if (b->uses[c] < UINT32_MAX) b->uses[c]++;
-      if (b->seen[c] == SEEN_OPEN) b->part_of[c] = IS_PART;
-      if (b->seen[c] != SEEN_NOT) continue;
-      b->seen[c] = SEEN_OPEN;
-      stack[depth++] = (struct frame){c, 0};
+      int c = child(b->r, n, f->next);
+      struct about *ac = &b->about[c];
+      if (ac->uses < UINT32_MAX) ac->uses++;
+      ac->inner_use |= !at_end(n, f->next++);
+      ac->met_again |= ac->open;
+      if (!ac->order) next = c;
+      else if (ac->waiting) a->low = MIN(a->low, ac->order);
     } else {
-      b->seen[f->node] = SEEN_DONE;
-      depth--;
+      a->open = false;
+      b->order[b->n_order++] = f->node;
+      if (a->low == a->order) {
+        int32_t member;
+        do {
+          member = waiting[--n_waiting];
+          b->about[member].waiting = false;
+          b->about[member].cycle = b->n_cycles;
+        } while (member != f->node);
+        b->n_cycles++;
+      }
+      if (--depth == 0) break;
+      struct about *above = &b->about[stack[depth - 1].node];
+      above->low = MIN(above->low, a->low);
     }
   }
   free(stack);
+  free(waiting);
   return result;
 }
 
-/* Sizes want the uses of all parents known: a second pass in the same order. */
-static void size_nodes(struct builder *b) {
-  struct frame {
-    int32_t node, next;
-  } *stack = xmalloc(((size_t)b->r->n_nodes + 1) * sizeof *stack);
-  int depth = 0;
-  memset(b->seen, SEEN_NOT, (size_t)b->r->n_nodes);
-  stack[depth++] = (struct frame){b->r->root, 0};
-  b->seen[b->r->root] = SEEN_OPEN;
-  while (depth) {
-    struct frame *f = &stack[depth - 1];
-    const struct rules_node *n = &b->r->nodes[f->node];
-    if (f->next < n_children(n)) {
-      int c = child(b->r, n, f->next++);
-      if (b->seen[c] != SEEN_NOT) continue;
-      b->seen[c] = SEEN_OPEN;
-      stack[depth++] = (struct frame){c, 0};
-    } else {
-      size_node(b, f->node);
-      depth--;
-    }
+/* A cycle that is gone round from the ends of its nodes only is a loop; in others the rules that lead back are called. */
+static void choose_called(struct builder *b) {
+  b->cycle_regular = xmalloc((size_t)b->n_cycles + 1);
+  memset(b->cycle_regular, true, (size_t)b->n_cycles);
+  for (int32_t i = 0; i < b->n_order; i++) {
+    const struct rules_node *n = &b->r->nodes[b->order[i]];
+    int32_t cycle = b->about[b->order[i]].cycle;
+    for (int k = 0; k < n_children(n); k++)
+      if (b->about[child(b->r, n, k)].cycle == cycle && !at_end(n, k)) b->cycle_regular[cycle] = false;
   }
-  free(stack);
+  for (int32_t i = 0; i < b->n_order; i++) {
+    struct about *a = &b->about[b->order[i]];
+    if (a->met_again && !b->cycle_regular[a->cycle]) a->part = IS_PART;
+  }
+}
+
+static void size_node(struct builder *b, int id) {
+  const struct rules_node *n = &b->r->nodes[id];
+  struct about *a = &b->about[id];
+  uint64_t size = n->kind == RULES_TEXT ? n->n : n->kind == RULES_CLASS ? class_size(b->r, n) : 1;
+  bool may_stop = false, goes_round = false;
+  for (int i = 0; i < n_children(n); i++) {
+    int c = child(b->r, n, i);
+    const struct about *ac = &b->about[c];
+    bool called = ac->part != NO_PART;
+    size += called ? 1 : b->shares_ends && at_end(n, i) ? (ac->size + ac->uses - 1) / ac->uses : ac->size;
+    goes_round |= !called && ac->cycle == a->cycle;
+    a->unbounded |= called || ac->unbounded;
+    a->open_end |= at_end(n, i) && !called && ac->open_end;
+    may_stop |= n->kind == RULES_ALT && b->r->nodes[c].kind == RULES_EMPTY;
+  }
+  if (n->kind == RULES_REPEAT) {
+    uint64_t written = repeat_copies(n) * size;
+    bool many = n->c < 0 || n->c >= 16;
+    a->unbounded |= many;
+    a->open_end |= many;
+    if (repeat_copies(n) > 1 && (written > SIZE_COUNTED || repeat_copies(n) > COPIES_MAX)) {
+      struct about *body = &b->about[n->a];
+      if (body->part == NO_PART) body->part = IS_PART;
+      a->counted = true;
+      written = 1;
+    }
+    size = written + 1;
+  }
+  a->unbounded |= goes_round;
+  a->open_end |= goes_round || (may_stop && a->unbounded);
+  a->size = (uint32_t)MIN(size, UINT32_MAX / 2);
+  if (a->uses < 2 || a->part != NO_PART) return;
+  bool large = size > SIZE_LARGE && (a->inner_use || !b->shares_ends);
+  if (large || (a->unbounded && !a->open_end && size > SIZE_SHARED)) a->part = IS_PART;
 }
 
 /* --- states ------------------------------------------------------------------------------------------------------------------------------- */
@@ -187,14 +227,35 @@ static void work_push(struct builder *b, int32_t node, int32_t from, int32_t to)
 }
 
 static int32_t part_of(struct builder *b, int32_t node) {
-  if (b->part_of[node] >= 0) return b->part_of[node];
+  if (b->about[node].part >= 0) return b->about[node].part;
   struct grammar_net *net = b->net;
   int32_t start = state_new(b), accept = state_new(b);
   if (b->too_large) return 0;
   net->states[accept].kind = NET_ACCEPT;
   GROW(net->parts, net->n_parts, net->cap_parts);
   net->parts[net->n_parts] = (struct net_part){.start = start, .accept = accept, .need = NET_NEVER, .node = node};
-  return b->part_of[node] = net->n_parts++;
+  return b->about[node].part = net->n_parts++;
+}
+
+/* The state from which this node is matched up to this state, if it has been begun before; else -1, and it begins at w.from. */
+static int32_t begun_before(struct builder *b, struct work w) {
+  if (2 * (b->n_begun + 1) > b->cap_begun) {
+    struct work *old = b->begun;
+    uint32_t n_old = b->cap_begun;
+    b->cap_begun = n_old ? 2 * n_old : 256;
+    b->begun = xmalloc(b->cap_begun * sizeof *b->begun);
+    for (uint32_t i = 0; i < b->cap_begun; i++) b->begun[i].node = -1;
+    b->n_begun = 0;
+    for (uint32_t i = 0; i < n_old; i++)
+      if (old[i].node >= 0) begun_before(b, old[i]);
+    free(old);
+  }
+  uint32_t slot = (uint32_t)((uint64_t)(uint32_t)w.node * 0x9E3779B97F4A7C15u >> 32) ^ (uint32_t)w.to * 2654435761u;
+  for (slot &= b->cap_begun - 1; b->begun[slot].node >= 0; slot = (slot + 1) & (b->cap_begun - 1))
+    if (b->begun[slot].node == w.node && b->begun[slot].to == w.to) return b->begun[slot].from;
+  b->begun[slot] = w;
+  b->n_begun++;
+  return -1;
 }
 
 /* --- characters as bytes -------------------------------------------------------------------------------------------------------------------- */
@@ -359,7 +420,7 @@ static void fill(struct builder *b, int32_t node, int32_t from, int32_t to) {
   case RULES_SEQ: fill_seq(b, b->r->ints + n->at, n->n, from, to); break;
   case RULES_ALT: fill_alt(b, b->r->ints + n->at, n->n, from, to); break;
   case RULES_REPEAT:
-    if (b->counted[node]) fill_counted(b, n, from, to);
+    if (b->about[node].counted) fill_counted(b, n, from, to);
     else fill_copies(b, n, from, to);
     break;
   case RULES_TOKEN: b->net->states[from] = (struct net_state){.kind = NET_TOKEN, .to = to, .arg = n->a, .need = NET_NEVER}; break;
@@ -368,51 +429,61 @@ static void fill(struct builder *b, int32_t node, int32_t from, int32_t to) {
   }
 }
 
+static void do_work(struct builder *b, struct work w) {
+  const struct about *a = &b->about[w.node];
+  if (a->part != NO_PART) {
+    int32_t callee = part_of(b, w.node);
+    b->net->states[w.from] = (struct net_state){.kind = NET_CALL, .to = w.to, .arg = callee, .need = NET_NEVER};
+    return;
+  }
+  int32_t begun = a->uses > 1 ? begun_before(b, w) : -1;
+  if (begun >= 0) out_push(b, w.from, begun);
+  else fill(b, w.node, w.from, w.to);
+}
+
 /* One part after the other; filling one may find further ones. */
 static void fill_parts(struct builder *b) {
   struct grammar_net *net = b->net;
   part_of(b, b->r->root);
   for (int p = 0; p < net->n_parts && !b->too_large; p++) {
     fill(b, net->parts[p].node, net->parts[p].start, net->parts[p].accept);
-    while (b->n_work && !b->too_large) {
-      struct work w = b->work[--b->n_work];
-      if (b->part_of[w.node] == NO_PART) {
-        fill(b, w.node, w.from, w.to);
-        continue;
-      }
-      int32_t callee = part_of(b, w.node);
-      net->states[w.from] = (struct net_state){.kind = NET_CALL, .to = w.to, .arg = callee, .need = NET_NEVER};
-    }
+    while (b->n_work && !b->too_large) do_work(b, b->work[--b->n_work]);
   }
 }
 
+static int build(struct grammar_net *net, const struct grammar_vocab *v, const struct grammar_rules *r, bool shares_ends, bool *too_large, struct err *e) {
+  struct builder b = {.net = net, .v = v, .r = r, .e = e, .shares_ends = shares_ends};
+  b.about = xcalloc((size_t)r->n_nodes, sizeof *b.about);
+  b.order = xmalloc((size_t)r->n_nodes * sizeof *b.order);
+  for (int i = 0; i < r->n_nodes; i++) b.about[i].part = NO_PART;
+  b.about[r->root].uses = 1;
+  int result = search(&b);
+  if (!result) {
+    choose_called(&b);
+    for (int32_t i = 0; i < b.n_order; i++) size_node(&b, b.order[i]);
+    fill_parts(&b);
+  }
+  *too_large = b.too_large;
+  free(b.about);
+  free(b.order);
+  free(b.cycle_regular);
+  free(b.work);
+  free(b.begun);
+  return result;
+}
+
 int grammar_net_init(struct grammar_net *net, const struct grammar_vocab *v, const struct grammar_rules *r, struct err *e) {
+  bool too_large;
   *net = (struct grammar_net){0};
   if (rules_error(r, e)) return -1;
   if (r->root < 0) return err_set(e, ERR_BAD_INPUT, "the grammar has no root");
-  struct builder b = {.net = net, .v = v, .r = r, .e = e};
-  size_t n = (size_t)r->n_nodes;
-  b.part_of = xmalloc(n * sizeof *b.part_of);
-  for (size_t i = 0; i < n; i++) b.part_of[i] = NO_PART;
-  b.uses = xcalloc(n, sizeof *b.uses);
-  b.size = xcalloc(n, sizeof *b.size);
-  b.seen = xcalloc(n, sizeof *b.seen);
-  b.unbounded = xcalloc(n, sizeof *b.unbounded);
-  b.counted = xcalloc(n, sizeof *b.counted);
-  int result = choose_parts(&b);
-  if (!result) {
-    size_nodes(&b);
-    fill_parts(&b);
-    if (b.too_large) result = err_set(e, ERR_BAD_INPUT, "the grammar is too large: it needs more than %d states", GRAMMAR_NODES_MAX);
+  if (build(net, v, r, true, &too_large, e)) return -1;
+  if (too_large) { /* ends were not shared as often as hoped: call more, write out less */
+    grammar_net_free(net);
+    if (build(net, v, r, false, &too_large, e)) return -1;
   }
-  free(b.part_of);
-  free(b.uses);
-  free(b.size);
-  free(b.seen);
-  free(b.unbounded);
-  free(b.counted);
-  free(b.work);
-  return result ? result : grammar_reach(net, v, r, e);
+  if (too_large) return err_set(e, ERR_BAD_INPUT, "the grammar is too large: it needs more than %d states", GRAMMAR_NODES_MAX);
+  return grammar_reach(net, v, r, e);
 }
 
 void grammar_net_free(struct grammar_net *net) {

@@ -401,7 +401,7 @@ static void gguf_architectures(void **s) {
   } others[] = {{"mllama", "m.gguf: architecture mllama: this build runs gemma3"},
                 {"gemma3_text", "this build runs gemma3"},
                 {"clip", "it is the vision or audio part of a model, not a model; this build runs gemma3"},
-                {"gemma4-assistant", "draft model"},
+                {"gemma4-assistant", "key gemma4-assistant.embedding_length_out: expected this key"},
                 {"\n", "architecture \\x0a: this build runs gemma3"},
                 {NULL, "key general.architecture: expected this key, it is missing"}};
   for (size_t i = 0; i < ARRAY_LEN(others); i++) {

@@ -408,13 +408,56 @@ static void ropes(void **s) {
   assert_true(c.rope_full.rotated == 1 && c.rope_full.factor == 1);
 }
 
+/* E4B's and the 12B's, whose configuration promises clusters that its file has not. */
+static void drafters(void **s) {
+  (void)s;
+  struct model_config c;
+  must(&c,
+       "{\"model_type\":\"gemma4_assistant\",\"backbone_hidden_size\":2560,\"use_ordered_embeddings\":true,\"num_centroids\":2048,"
+       "\"centroid_intermediate_top_k\":32,\"text_config\":{\"model_type\":\"gemma4_text\",\"hidden_size\":256,\"num_hidden_layers\":4,"
+       "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":2048,\"num_kv_shared_layers\":4,"
+       "\"hidden_size_per_layer_input\":0,\"layer_types\":[" S "," S "," S "," F "]}}",
+       NULL);
+  assert_int_equal(c.backbone_hidden, 2560);
+  assert_int_equal(c.hidden, 256);
+  assert_int_equal(c.vocab, 262144);
+  assert_int_equal(c.n_centroids, 2048);
+  assert_int_equal(c.n_centroids_used, 32);
+  assert_int_equal(c.window_tokens, 512);
+  assert_int_equal(c.ple, 0);
+  assert_true(c.final_softcap == 0 && c.attn_scale == 1 && c.tied_head);
+  for (int l = 0; l < 4; l++) {
+    const struct layer_config *y = &c.layers[l];
+    assert_int_equal(y->kv_donor, -1);
+    assert_int_equal(y->head_dim, l == 3 ? 512 : 256);
+    assert_true(y->n_q == 4 && y->n_kv == 2 && y->ffn == 2048 && !y->v_from_k && (y->kind == LAYER_FULL) == (l == 3));
+  }
+  must(&c,
+       "{\"model_type\":\"gemma4_unified_assistant\",\"backbone_hidden_size\":3840,\"num_centroids\":2048,\"text_config\":{"
+       "\"model_type\":\"gemma4_unified_text\",\"hidden_size\":1024,\"num_hidden_layers\":4,\"num_attention_heads\":16,"
+       "\"num_key_value_heads\":8,\"num_global_key_value_heads\":1,\"attention_k_eq_v\":true,\"intermediate_size\":8192,"
+       "\"layer_types\":[" S "," S "," S "," F "]}}",
+       NULL);
+  assert_int_equal(c.backbone_hidden, 3840);
+  assert_int_equal(c.n_centroids, 0);
+  assert_int_equal(c.window_tokens, 1024);
+  assert_true(c.layers[0].n_kv == 8 && c.layers[3].n_kv == 1 && c.layers[3].kv_donor == -1 && !c.layers[3].v_from_k);
+}
+
 static void refuses(void **s) {
   (void)s;
   static const struct {
     const char *text, *says;
   } bad[] = {
-      {"{\"model_type\":\"gemma4_assistant\"}", "it is the draft model of another model; this build runs gemma3, gemma4"},
-      {"{\"model_type\":\"gemma4_unified_assistant\"}", "it is the draft model"},
+      {"{\"model_type\":\"gemma4_assistant\",\"backbone_hidden_size\":0}", "backbone_hidden_size: expected an integer from 1 to 65536"},
+      {"{\"model_type\":\"gemma4_assistant\",\"text_config\":{\"num_hidden_layers\":4,\"num_kv_shared_layers\":3}}",
+       "expected all 4 layers of a drafter to read its target's keys and values, found 3"},
+      {"{\"model_type\":\"gemma4_assistant\",\"text_config\":{\"hidden_size_per_layer_input\":8}}",
+       "text_config: expected a drafter without per-layer embeddings"},
+      {"{\"model_type\":\"gemma4_assistant\",\"use_ordered_embeddings\":true,\"num_centroids\":2000}",
+       "expected clusters of the same size, found 2000 for 262144 tokens"},
+      {"{\"model_type\":\"gemma4_assistant\",\"use_ordered_embeddings\":true,\"centroid_intermediate_top_k\":2049}",
+       "expected 1 to 2048 of the 2048 clusters to be looked into for a token, found 2049"},
       {"{\"model_type\":\"diffusion_gemma\"}", "it writes whole blocks by diffusion"},
       {"{\"model_type\":\"embedding_gemma2\"}", "it makes embeddings, not text"},
       {"{\"model_type\":\"gemma4\",\"text_config\":{\"model_type\":\"gemma3_text\"}}", "config.json: text_config: model_type: expected"},
@@ -430,7 +473,8 @@ static void refuses(void **s) {
       {G4 "\"num_hidden_layers\":1,\"layer_types\":[\"chunked\"]}", "layer_types[0]: expected"},
       {G4 "\"num_hidden_layers\":2,\"num_kv_shared_layers\":3}",
        "config.json: expected at most all 2 layers to share keys and values, found 3"},
-      {G4 "\"num_hidden_layers\":4,\"num_kv_shared_layers\":4}", "it is a draft model"},
+      {G4 "\"num_hidden_layers\":4,\"num_kv_shared_layers\":4}",
+       "expected a layer with keys and values of its own; all 4 read another model's"},
       {G4 "\"num_hidden_layers\":6,\"num_kv_shared_layers\":1}",
        "layer 5 shares keys and values, but none of the 5 layers that have their own is full"},
       {G4 "\"num_hidden_layers\":3,\"layer_types\":[" F "," S "," F "],\"num_kv_shared_layers\":2}",
@@ -596,7 +640,7 @@ static void gguf_refuses(void **s) {
              {"attention.sliding_window_pattern", NULL, "key gemma4.attention.sliding_window_pattern: expected this key"},
              {"feed_forward_length", NULL, "key gemma4.feed_forward_length"},
              {NULL, bad_shared, "m.gguf: expected at most all 4 layers to share keys and values, found 5"},
-             {NULL, bad_all, "it is a draft model"},
+             {NULL, bad_all, "expected a layer with keys and values of its own; all 4 read another model's"},
              {NULL, bad_only, "m.gguf: layer 1 shares keys and values, but none of the 1 layers that have their own is full"},
              {NULL, bad_value, "key gemma4.attention.value_length_swa: expected the same width as of keys"},
              {NULL, bad_rope, "key gemma4.rope.dimension_count: expected the whole width of a head"},
@@ -616,9 +660,10 @@ static void gguf_refuses(void **s) {
     if (tiny_gguf(&c, bad[i].skip, bad[i].more, &e) == 0) fail_msg("accepted: %s", bad[i].says);
     if (memcmp(e.msg, "m.gguf: ", 8) != 0 || !strstr(e.msg, bad[i].says)) fail_msg("says \"%s\" and not \"%s\"", e.msg, bad[i].says);
   }
-  static const char *const others[][2] = {{"gemma4-assistant", "it is the draft model of another model"},
-                                          {"diffusion-gemma", "by diffusion"},
-                                          {"gemma-embedding", "it makes embeddings, not text"}};
+  static const char *const others[][2] = {
+      {"gemma4-assistant", "key gemma4-assistant.embedding_length_out: expected this key, it is missing"},
+      {"diffusion-gemma", "by diffusion"},
+      {"gemma-embedding", "it makes embeddings, not text"}};
   for (size_t i = 0; i < ARRAY_LEN(others); i++) {
     struct gguf_maker m;
     struct model_config c;
@@ -667,6 +712,7 @@ const struct CMUnitTest tests[] = {
     cmocka_unit_test(last_layer_is_full),
     cmocka_unit_test(donors),
     cmocka_unit_test(ropes),
+    cmocka_unit_test(drafters),
     cmocka_unit_test(refuses),
     cmocka_unit_test(gguf_meaning),
     cmocka_unit_test(gguf_refuses),

@@ -15,7 +15,7 @@
 struct drafter_shape {
   const char *kinds; /* one letter a layer: s, f */
   int hidden, ffn, n_q;
-  int n_centroids, n_used; /* 0 = none */
+  int n_centroids, n_used; /* 0 = none; fewer clusters where they would not be of one size */
   double post_spread;      /* of the projection to the next hidden row; 0 = as others */
 };
 
@@ -70,6 +70,7 @@ static inline void maker_init(struct drafter_maker *m, const struct model_config
   m->rand = seed;
   m->n_layers = (int)strlen(s->kinds);
   m->vocab = target->vocab;
+  while (m->s.n_centroids && m->vocab % m->s.n_centroids) m->s.n_centroids--;
   m->width = target->hidden;
   m->window = target->window_tokens;
   for (int l = 0; l < target->n_layers; l++) {
@@ -84,7 +85,7 @@ static inline void maker_init(struct drafter_maker *m, const struct model_config
   maker_put(m, "pre_projection.weight", "nextn.pre_projection.weight", h, 2 * m->width, 0, 1 / sqrt(2.0 * m->width));
   maker_put(m, "post_projection.weight", "nextn.post_projection.weight", m->width, h, 0, s->post_spread > 0 ? s->post_spread : to_h);
   if (s->n_centroids) {
-    maker_put(m, "masked_embedding.centroids.weight", "masked_embd_centroids.weight", s->n_centroids, h, 0, to_h);
+    maker_put(m, "masked_embedding.centroids.weight", "masked_embd_centroids.weight", m->s.n_centroids, h, 0, to_h);
     m->order = xcalloc((size_t)m->vocab, sizeof *m->order);
     for (int i = 0; i < m->vocab; i++) {
       int j = test_rand_int(&m->rand, 0, i);
