@@ -64,7 +64,9 @@ struct cygnet_options {
   const char *
       chat_template; /* "auto" (default): the file's, if it is known, else the family's; "gemma3", "gemma4-large", "gemma4-small", "llama32v" */
   const char *quant; /* NULL: weights as in the file; "q8_0", "q4_0": bf16, f16 and f32 matrices are quantised while they are loaded */
-  int draft_tokens; /* most tokens that are guessed ahead of a decoding request from its own text and checked in one step; 0: 8; -1: none */
+  int draft_tokens;  /* most tokens that are guessed ahead of a decoding request and checked in one step; 0: 8; -1: none */
+  const char *
+      draft_model; /* a drafter for the model (Gemma 4's *-assistant): a file or folder like it. NULL: guesses come from a request's own text alone */
   int disable_prefix_cache; /* nothing is reused between requests */
   int disable_graph;        /* every step is prepared anew */
   int take_memory;          /* all memory is taken from the system at once, not when it is first used: for servers */
@@ -81,6 +83,7 @@ CYGNET_API const char *cygnet_version(void);
 struct cygnet_info { /* strings live as long as the struct cygnet */
   const char *name, *architecture, *format, *isa, *kv_type, *chat_family;
   const char *chat_template;   /* the one that is rendered: "gemma4-small" */
+  const char *draft_model;     /* name of the drafter; NULL: none */
   int chat_thinks, chat_tools; /* conversations may ask for thoughts; have a place for tools */
   int vocab, hidden, n_layers, n_layers_sliding;
   int ctx_tokens, ctx_tokens_model, window_tokens;
@@ -286,8 +289,9 @@ struct cygnet_stats {
   uint64_t cached_tokens;   /* of those, taken from the prefix cache */
   uint64_t computed_tokens; /* prompt rows computed, those again after a retraction included */
   uint64_t generated_tokens;
-  uint64_t drafted_tokens, accepted_tokens; /* guessed ahead and computed; of those, what the model then said */
-  uint64_t forced_tokens;                   /* of generated_tokens, those that a grammar left no choice about */
+  uint64_t drafted_tokens, accepted_tokens;                 /* guessed ahead and computed; of those, what the model then said */
+  uint64_t draft_model_tokens, draft_model_accepted_tokens; /* of both, what the drafter guessed */
+  uint64_t forced_tokens;                                   /* of generated_tokens, those that a grammar left no choice about */
   /* prompt tokens that were computed although their beginning was known, by reason */
   uint64_t lost_window_tokens; /* the prefix is known, but the sliding window before its end was given up */
   uint64_t lost_wanted_tokens; /* the request wants the logits of its prompt */

@@ -1,7 +1,7 @@
 /* cmd_bench.c — how fast, beside how fast this machine could be.
  *
  * Prefill at a depth: the time of the last `prompt` tokens of a prompt of depth + prompt tokens. Decode at a depth: `batch` sequences of that length
- * generate `gen` tokens each, without guesses unless --draft asks for them; counted from the moment all prompts are in. Each figure is the median of
+ * generate `gen` tokens each, without guesses unless --draft or --draft-model asks for them; counted from the moment all prompts are in. Each figure is the median of
  * --repeat runs on random tokens.
  * Floors: prefill = int8 operations of the layers' products; decode = bytes that a step must read (weights once, visible keys and values per sequence).
  */
@@ -160,8 +160,8 @@ int cmd_bench(const struct options *o) {
   for (int i = 0; i < n_batches; i++) widest = MAX(widest, batches[i]);
   if (!sized.ctx) sized.ctx = deepest + MAX(o->bench_prompt, o->bench_gen) + 2;
   if (!sized.max_running) sized.max_running = widest;
-  sized.no_prefix_cache = true;           /* what is timed is to be computed, */
-  if (sized.draft == 0) sized.draft = -1; /* and not to depend on what random tokens make a model say */
+  sized.no_prefix_cache = true;                                 /* what is timed is to be computed, */
+  if (sized.draft == 0 && !sized.draft_model) sized.draft = -1; /* and not to depend on what random tokens make a model say */
   int64_t longest = deepest + MAX(o->bench_prompt, MAX(o->bench_gen, 1) + (deepest == 0));
   if (longest >= sized.ctx) {
     err_set(&e, ERR_BAD_INPUT, "--ctx: expected more than %lld tokens to hold --depth and --prompt or --gen, found %lld",

@@ -1,4 +1,4 @@
-/* cmd_parse.c — answers taken apart: JSON lines in, JSON lines out. A vocabulary is enough; it says whose way to write calls and thoughts it is.
+/* cmd_parse.c — answers taken apart: JSON lines in, JSON lines out (command_lines.c). A vocabulary is enough; it says whose way to write calls and thoughts it is.
  *
  *   {"chunks": ["...", ...], "options": {"tools": true | false | [names], "start": "content" | "reasoning"}, "finish": "stop"}
  *   {"content", "reasoning_content", "tool_calls": [{"index", "name", "arguments"}], "finish_reason"}
@@ -6,7 +6,6 @@
  * Chunks are text with the control tokens spelled out. Without options.tools everybody's calls count where the family marks them, and none where
  * only a list of names could tell.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,7 +62,8 @@ static json_t *answer(const struct parts *p, const char *finish) {
   return out;
 }
 
-static json_t *parse_line(const struct tokenizer *t, const json_t *in, struct err *e) {
+static json_t *parse_line(void *ctx, const json_t *in, struct err *e) {
+  const struct tokenizer *t = ctx;
   const json_t *chunks = NULL, *options = NULL;
   const char *finish = "stop", **names = NULL;
   struct output_options o = {.family = tok_family(t)};
@@ -95,46 +95,10 @@ done:
   return out;
 }
 
-static void print_line(const json_t *v) {
-  struct buf b;
-  buf_init(&b, 0);
-  json_put(&b, v);
-  buf_putc(&b, '\n');
-  fwrite(b.data, 1, b.len, stdout);
-  buf_free(&b);
-}
-
-/* A line that cannot be done gives {"error": "..."} in its place. */
-static bool do_line(const struct tokenizer *t, const char *line, size_t n) {
-  struct err e = {0};
-  json_t *in = json_load_text(line, n, true, "line", &e), *out = in ? parse_line(t, in, &e) : NULL;
-  bool good = out != NULL;
-  if (!good) {
-    out = json_object();
-    json_object_set_new(out, "error", json_string(e.msg));
-  }
-  print_line(out);
-  json_decref(out);
-  json_decref(in);
-  return good;
-}
-
 int cmd_parse(const struct options *o) {
-  struct err e = {0};
-  char *line = NULL;
-  size_t cap = 0;
   int status = 0;
-  if (!o->model) {
-    err_set(&e, ERR_BAD_INPUT, "no model given: add -m PATH, a GGUF file or a folder with tokenizer.json");
-    return command_fail(&e);
-  }
-  struct tokenizer *t = tok_open(o->model, &e);
-  if (!t) return command_fail(&e);
-  for (ssize_t n; (n = getline(&line, &cap, stdin)) >= 0;) {
-    while (n && (line[n - 1] == '\n' || line[n - 1] == '\r')) n--;
-    if (n && !do_line(t, line, (size_t)n)) status = 2;
-  }
-  free(line);
+  struct tokenizer *t = command_tokenizer(o, &status);
+  if (t) status = command_lines(parse_line, t);
   tok_close(t);
   return status;
 }

@@ -1,14 +1,7 @@
-/* cmd_tokenize.c — tokenize and render: JSON lines in, JSON lines out. A vocabulary is enough; no weights are touched.
- *
- * A line that cannot be done gives {"error": "..."} in its place, so that line numbers keep matching; the exit status is then 2.
- */
-#include <stdio.h>
-#include <stdlib.h>
-
+/* cmd_tokenize.c — tokenize and render: JSON lines in, JSON lines out (command_lines.c). A vocabulary is enough; no weights are touched. */
 #include "commands.h"
 #include "files/json.h"
 #include "text/chat.h"
-#include "text/tok.h"
 
 static json_t *ids_json(const struct tok_ids *ids) {
   json_t *a = json_array();
@@ -16,8 +9,8 @@ static json_t *ids_json(const struct tok_ids *ids) {
   return a;
 }
 
-static json_t *tokenize_line(const struct tokenizer *t, enum chat_template template, const json_t *in, struct err *e) {
-  (void)template;
+static json_t *tokenize_line(void *ctx, const json_t *in, struct err *e) {
+  const struct tokenizer *t = ctx;
   const char *text;
   size_t n;
   bool special = false, bos = false;
@@ -73,9 +66,16 @@ static int read_render_options(const json_t *options, struct chat_options *o, st
   return 0;
 }
 
-static json_t *render_line(const struct tokenizer *t, enum chat_template template, const json_t *in, struct err *e) {
+struct renderer {
+  struct tokenizer *tok;
+  enum chat_template template; /* where a line names none */
+};
+
+static json_t *render_line(void *ctx, const json_t *in, struct err *e) {
+  const struct renderer *w = ctx;
+  const struct tokenizer *t = w->tok;
   const json_t *messages = json_object_get(in, "messages"), *tools = json_object_get(in, "tools"), *options = NULL;
-  struct chat_options o = {.template = template, .allow_media = true};
+  struct chat_options o = {.template = w->template, .allow_media = true};
   if (json_get_object(in, "options", &options, "line", e) < 0 || read_render_options(options, &o, e) != 0) return NULL;
   struct chat_rendered r = {0};
   if (chat_render(t, messages, tools, &o, &r, e)) return NULL;
@@ -104,44 +104,21 @@ static enum chat_template template_of(const struct options *o, const struct toke
   return template == CHAT_AUTO ? chat_template_default(t, false) : template;
 }
 
-typedef json_t *(*line_fn)(const struct tokenizer *t, enum chat_template template, const json_t *in, struct err *e);
-
-static int each_line(const struct options *o, line_fn fn) {
-  struct err e = {0};
-  if (!o->model) {
-    err_set(&e, ERR_BAD_INPUT, "no model given: add -m PATH, a GGUF file or a folder with tokenizer.json");
-    return command_fail(&e);
-  }
-  struct tokenizer *t = tok_open(o->model, &e);
-  if (!t) return command_fail(&e);
-  enum chat_template template = template_of(o, t);
-  char *line = NULL;
-  size_t cap = 0;
+int cmd_tokenize(const struct options *o) {
   int status = 0;
-  for (ssize_t n; (n = getline(&line, &cap, stdin)) >= 0;) {
-    while (n && (line[n - 1] == '\n' || line[n - 1] == '\r')) n--;
-    if (n == 0) continue;
-    struct err le = {0};
-    json_t *in = json_load_text(line, (size_t)n, true, "line", &le);
-    json_t *out = in ? fn(t, template, in, &le) : NULL;
-    if (!out) {
-      out = json_object();
-      json_object_set_new(out, "error", json_string(le.msg));
-      status = 2;
-    }
-    struct buf b;
-    buf_init(&b, 0);
-    json_put(&b, out);
-    buf_putc(&b, '\n');
-    fwrite(b.data, 1, b.len, stdout);
-    buf_free(&b);
-    json_decref(out);
-    json_decref(in);
-  }
-  free(line);
+  struct tokenizer *t = command_tokenizer(o, &status);
+  if (t) status = command_lines(tokenize_line, t);
   tok_close(t);
   return status;
 }
 
-int cmd_tokenize(const struct options *o) { return each_line(o, tokenize_line); }
-int cmd_render(const struct options *o) { return each_line(o, render_line); }
+int cmd_render(const struct options *o) {
+  int status = 0;
+  struct renderer w = {.tok = command_tokenizer(o, &status)};
+  if (w.tok) {
+    w.template = template_of(o, w.tok);
+    status = command_lines(render_line, &w);
+  }
+  tok_close(w.tok);
+  return status;
+}

@@ -2,8 +2,11 @@
 #ifndef CYGNET_COMMANDS_H
 #define CYGNET_COMMANDS_H
 
+#include <jansson.h>
+
 #include "base/err.h"
 #include "options.h"
+#include "text/tok.h"
 
 int cmd_serve(const struct options *o);
 int cmd_chat(const struct options *o);
@@ -15,7 +18,7 @@ int cmd_parse(const struct options *o);
 int cmd_bench(const struct options *o);
 int cmd_inspect(const struct options *o);
 
-/* Shared by the commands (command_input.c). */
+/* Shared by the commands (command_input.c, command_lines.c). */
 
 /* Print "cygnet: message" and return the status it asks for. */
 int command_fail(const struct err *e);
@@ -30,5 +33,12 @@ int command_ids(const char *list, int32_t **ids, size_t *n, struct err *e);
 int command_numbers(const char *list, const char *option, int64_t lo, int64_t hi, int64_t *out, int max, struct err *e);
 /* Everything a stream has, owned, NUL terminated; at most max_bytes. */
 char *command_read_all(int fd, const char *what, size_t max_bytes, size_t *n, struct err *e);
+
+/* Open the vocabulary of the options' model (owned, tok_close); NULL after printing why, with *status set. */
+struct tokenizer *command_tokenizer(const struct options *o, int *status);
+/* fn's answer to each line of standard input, on a line of standard output. Returns owned; NULL and *e gives {"error": "..."} in its place, so that
+ * line numbers keep matching. Blank lines are passed over. Returns the exit status: 2 when a line could not be done. */
+typedef json_t *(*command_line_fn)(void *ctx, const json_t *in, struct err *e);
+int command_lines(command_line_fn fn, void *ctx);
 
 #endif

@@ -194,7 +194,16 @@ static const struct opt rows[] = {
      .hi = 64,
      .group = "Engine",
      .help =
-         "most tokens guessed ahead from what a conversation already says, checked in one step; answers stay the same; 0 = by itself, -1 = none"},
+         "most tokens guessed ahead, from what a conversation already says, and checked in one step; answers stay the same; 0 = by itself, -1 = none"},
+    {.name = "draft-model",
+     .alias = "speculative-draft-model-path",
+     .kind = OPT_STRING,
+     .offset = AT(draft_model),
+     .commands = CMD_RUNS,
+     .value = "PATH",
+     .group = "Engine",
+     .help =
+         "a drafter made for the model (Gemma 4's *-assistant): it guesses, too, where the conversation says nothing; answers stay the same"},
 
     {.name = "n",
      .alias = "max-tokens",
@@ -613,6 +622,7 @@ void options_engine(const struct options *o, struct cygnet_options *out) {
                                  .chat_template = templates[o->chat_template],
                                  .quant = quants[o->quant],
                                  .draft_tokens = (int)o->draft,
+                                 .draft_model = o->draft_model,
                                  .attn = attns[o->attn],
                                  .backend = backends[o->backend],
                                  .page_tokens = (int)o->page_size,

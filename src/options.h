@@ -28,6 +28,7 @@ struct options {
   const char *model;
   int chat_template, quant; /* choices */
   /* engine */
+  const char *draft_model;
   int64_t threads, ctx, page_size, chunk, max_running, max_queued, draft;
   int kv_type, isa, attn, backend; /* choices, indices into the table's lists */
   double swa_ratio, mem_fraction;

@@ -1,8 +1,9 @@
 /* attn.h — THE attention interface: storage of keys and values, and softmax(q·kᵀ·scale)·v over intervals.
  *
  * Rules
- *   1. attn_prepare looks at the batch once per step and builds whatever tables the backend wants, in memory taken at start. attn_run allocates
- *      nothing and decides nothing.
+ *   1. prepare looks at the batch once per step and builds whatever tables the backend wants, in memory taken at start. run allocates nothing and
+ *      decides nothing. A step may prepare a second time, for a batch of some of its rows that writes nothing, once all that is written has been:
+ *      the runs that follow are that batch's.
  *   2. run learns everything about masks from lo/hi. A backend that cannot express an interval refuses in `open`; it never approximates.
  *   3. A row with an empty interval gives zeros.
  *   4. Page 0 of each pool is never handed out; its memory exists and absorbs stray writes. Slot 0 = the row writes nothing.

@@ -178,8 +178,40 @@ struct part { /* panels [from, to) of a weight times rows [row, row + n_rows) of
   int from, to, row, n_rows;
 };
 
-/* Rows per pass so that passes are alike: 5 rows of at most 4 are 3 + 2. */
-static int rows_per_pass(int n_rows, int rows_max) { return div_up(n_rows, div_up(n_rows, rows_max)); }
+void gemm_panel_codes(const struct gemm_kern *k, const struct weight *w, int panel, struct gemm_x x, int group, int n_rows,
+                      struct gemm_tile *tile) {
+  const struct gemm_format *f = gemm_format_of(w->dtype);
+  const struct gemm_type_kern *t = &k->types[w->dtype];
+  size_t record_bytes = gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f);
+  const uint8_t *in = (const uint8_t *)w->packed + (size_t)panel * gemm_panel_bytes(w->dtype, w->cols);
+  int n_blocks = w->cols / GEMM_BLOCK;
+  memset(tile->acc, 0, (size_t)n_rows * sizeof tile->acc[0]);
+  for (int b = 0; b < n_blocks; b += GEMM_RANGE_BLOCKS) {
+    int n = MIN(GEMM_RANGE_BLOCKS, n_blocks - b);
+    t->unpack(tile, in, n);
+    in += (size_t)(n / f->blocks) * record_bytes;
+    struct gemm_ahead ahead = {in, (int)(record_bytes / f->blocks)}, none = {in, 0};
+    for (int i = 0; i < n_rows; i += group) {
+      size_t at = (size_t)i * (size_t)n_blocks + (size_t)b * (size_t)group;
+      struct gemm_x part = {x.codes + at * GEMM_BLOCK, x.blocks + at};
+      t->rows(tile, n, MIN(group, n_rows - i), part, tile->acc + i, i ? none : ahead);
+    }
+  }
+}
+
+void gemm_panel_plain(const struct gemm_kern *k, const struct weight *w, int panel, const void *x, size_t x_bytes, size_t elem_bytes,
+                      int n_rows, struct gemm_tile *tile) {
+  size_t k_bytes = GEMM_PANEL * (size_t)gemm_format_of(w->dtype)->plain_bytes;
+  const uint8_t *in = (const uint8_t *)w->packed + (size_t)panel * gemm_panel_bytes(w->dtype, w->cols);
+  int step = div_up(n_rows, div_up(n_rows, k->plain_rows_max)); /* passes alike: 5 rows of at most 4 are 3 + 2 */
+  memset(tile->acc, 0, (size_t)n_rows * sizeof tile->acc[0]);
+  for (int at = 0; at < w->cols; at += GEMM_RANGE_PLAIN) {
+    int n = MIN(GEMM_RANGE_PLAIN, w->cols - at);
+    for (int i = 0; i < n_rows; i += step)
+      k->types[w->dtype].plain_rows(in + (size_t)at * k_bytes, n, MIN(step, n_rows - i),
+                                    (const char *)x + (size_t)i * x_bytes + (size_t)at * elem_bytes, x_bytes, tile->acc + i);
+  }
+}
 
 static void quantised_few(const struct call *c, const struct part *p, struct gemm_tile *tile) {
   const struct rows *r = &c->rows;
@@ -194,23 +226,10 @@ static void quantised_few(const struct call *c, const struct part *p, struct gem
 
 static void quantised_rows(const struct call *c, const struct part *p, struct gemm_tile *tile) {
   const struct rows *r = &c->rows;
-  const struct gemm_format *f = gemm_format_of(p->w->dtype);
-  const struct gemm_type_kern *k = &c->kern->gemm->types[p->w->dtype];
-  size_t record_bytes = gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f);
-  const uint8_t *in = (const uint8_t *)p->w->packed + (size_t)p->from * gemm_panel_bytes(p->w->dtype, p->w->cols);
+  size_t at = block_at(r, p->row, 0);
+  struct gemm_x x = {r->codes + at * GEMM_BLOCK, r->blocks + at};
   for (int panel = p->from; panel < p->to; panel++) {
-    memset(tile->acc, 0, (size_t)p->n_rows * sizeof tile->acc[0]);
-    for (int b = 0; b < r->n_blocks; b += GEMM_RANGE_BLOCKS) {
-      int n = MIN(GEMM_RANGE_BLOCKS, r->n_blocks - b);
-      k->unpack(tile, in, n);
-      in += (size_t)(n / f->blocks) * record_bytes;
-      struct gemm_ahead ahead = {in, (int)(record_bytes / f->blocks)}, none = {in, 0};
-      for (int i = 0; i < p->n_rows; i += r->group) {
-        size_t at = block_at(r, p->row + i, b);
-        struct gemm_x x = {r->codes + at * GEMM_BLOCK, r->blocks + at};
-        k->rows(tile, n, MIN(r->group, p->n_rows - i), x, tile->acc + i, i ? none : ahead);
-      }
-    }
+    gemm_panel_codes(c->kern->gemm, p->w, panel, x, r->group, p->n_rows, tile);
     for (int i = 0; i < p->n_rows; i++) store(p->y, p->w, p->row + i, panel, tile->acc[i]);
   }
 }
@@ -229,28 +248,19 @@ static const void *plain_x(const struct call *c, const struct weight *w, int row
 
 static void plain_part(const struct call *c, const struct part *p, struct gemm_tile *tile) {
   const struct gemm_kern *g = c->kern->gemm;
-  const struct gemm_type_kern *k = &g->types[p->w->dtype];
   size_t row_bytes, elem_bytes, panel_bytes = gemm_panel_bytes(p->w->dtype, p->w->cols);
   const char *x = plain_x(c, p->w, p->row, &row_bytes, &elem_bytes);
   const uint8_t *packed = p->w->packed;
   if (p->n_rows == 1) {
     for (int panel = p->from, n; panel < p->to; panel += n) {
       n = MIN(g->plain_panels_max, p->to - panel);
-      k->plain_one(tile->acc, packed + (size_t)panel * panel_bytes, panel_bytes, n, x, p->w->cols);
+      g->types[p->w->dtype].plain_one(tile->acc, packed + (size_t)panel * panel_bytes, panel_bytes, n, x, p->w->cols);
       for (int i = 0; i < n; i++) store(p->y, p->w, p->row, panel + i, tile->acc[i]);
     }
     return;
   }
-  int step = rows_per_pass(p->n_rows, g->plain_rows_max);
-  size_t k_bytes = GEMM_PANEL * (size_t)gemm_format_of(p->w->dtype)->plain_bytes;
   for (int panel = p->from; panel < p->to; panel++) {
-    memset(tile->acc, 0, (size_t)p->n_rows * sizeof tile->acc[0]);
-    for (int at = 0; at < p->w->cols; at += GEMM_RANGE_PLAIN) {
-      int n = MIN(GEMM_RANGE_PLAIN, p->w->cols - at);
-      for (int i = 0; i < p->n_rows; i += step)
-        k->plain_rows(packed + (size_t)panel * panel_bytes + (size_t)at * k_bytes, n, MIN(step, p->n_rows - i),
-                      x + (size_t)i * row_bytes + (size_t)at * elem_bytes, row_bytes, tile->acc + i);
-    }
+    gemm_panel_plain(g, p->w, panel, x, row_bytes, elem_bytes, p->n_rows, tile);
     for (int i = 0; i < p->n_rows; i++) store(p->y, p->w, p->row + i, panel, tile->acc[i]);
   }
 }

@@ -123,6 +123,13 @@ struct gemm_kern {
   struct gemm_type_kern types[DTYPE_COUNT];
 };
 
+/* tile->acc = panel · n_rows <= GEMM_TILE_ROWS rows of x, for the levels that pack: what gemm.c and moe.c have in common (gemm.c).
+ * Of codes: x from the start of a group on, `group` rows in each. Of plain numbers: rows x_bytes apart, of elements of elem_bytes. */
+void gemm_panel_codes(const struct gemm_kern *k, const struct weight *w, int panel, struct gemm_x x, int group, int n_rows,
+                      struct gemm_tile *tile);
+void gemm_panel_plain(const struct gemm_kern *k, const struct weight *w, int panel, const void *x, size_t x_bytes, size_t elem_bytes,
+                      int n_rows, struct gemm_tile *tile);
+
 /* The reference level: weight rows [from, to) of w times all rows of x, in float32 from the file's bytes. scratch: GEMM_REF_ROWS * cols floats. */
 enum { GEMM_REF_ROWS = 4 };
 void gemm_ref_rows(const struct weight *w, const struct tensor *y, const struct tensor *x, int from, int to, float *scratch);

@@ -251,48 +251,26 @@ static void product_ref(const struct product *p, struct gemm_tile *tile, float *
 }
 
 static void product_plain(const struct kern *k, const struct product *p, enum form form, struct gemm_tile *tile) {
-  const struct gemm_kern *g = k->gemm;
-  const struct gemm_type_kern *t = &g->types[p->w->dtype];
-  size_t panel_bytes = gemm_panel_bytes(p->w->dtype, p->w->cols), elem_bytes = form == FORM_BF16 ? 2 : 4;
-  size_t k_bytes = GEMM_PANEL * (size_t)gemm_format_of(p->w->dtype)->plain_bytes;
-  const uint8_t *panel = (const uint8_t *)p->w->packed + (size_t)p->panel * panel_bytes;
   const char *x = p->x->plain + (size_t)(p->segment.place + p->row) * p->x->row_bytes;
-  if (p->n_rows == 1) {
-    t->plain_one(tile->acc, panel, panel_bytes, p->n_panels, x, p->w->cols);
+  if (p->n_rows > 1) {
+    gemm_panel_plain(k->gemm, p->w, p->panel, x, p->x->row_bytes, form == FORM_BF16 ? 2 : 4, p->n_rows, tile);
     return;
   }
-  int step = div_up(p->n_rows, div_up(p->n_rows, g->plain_rows_max));
-  memset(tile->acc, 0, (size_t)p->n_rows * sizeof tile->acc[0]);
-  for (int at = 0; at < p->w->cols; at += GEMM_RANGE_PLAIN)
-    for (int i = 0; i < p->n_rows; i += step)
-      t->plain_rows(panel + (size_t)at * k_bytes, MIN(GEMM_RANGE_PLAIN, p->w->cols - at), MIN(step, p->n_rows - i),
-                    x + (size_t)i * p->x->row_bytes + (size_t)at * elem_bytes, p->x->row_bytes, tile->acc + i);
+  size_t panel_bytes = gemm_panel_bytes(p->w->dtype, p->w->cols);
+  const uint8_t *panel = (const uint8_t *)p->w->packed + (size_t)p->panel * panel_bytes;
+  k->gemm->types[p->w->dtype].plain_one(tile->acc, panel, panel_bytes, p->n_panels, x, p->w->cols);
 }
 
 static void product_codes(const struct kern *k, const struct product *p, struct gemm_tile *tile) {
-  const struct gemm_format *f = gemm_format_of(p->w->dtype);
-  const struct gemm_type_kern *t = &k->gemm->types[p->w->dtype];
-  const uint8_t *in = (const uint8_t *)p->w->packed + (size_t)p->panel * gemm_panel_bytes(p->w->dtype, p->w->cols);
-  int n_blocks = p->x->cols / GEMM_BLOCK, group = group_of(k, p->segment.n_rows);
+  int group = group_of(k, p->segment.n_rows);
   size_t at = block_at(p->x, &p->segment, p->row, group);
   struct gemm_x x = {p->x->codes + at * GEMM_BLOCK, p->x->blocks + at};
-  if (p->segment.n_rows <= k->gemm->few_max) {
-    t->few(tile->acc, in, x, n_blocks, p->n_rows);
+  if (p->segment.n_rows > k->gemm->few_max) {
+    gemm_panel_codes(k->gemm, p->w, p->panel, x, group, p->n_rows, tile);
     return;
   }
-  size_t record_bytes = gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f);
-  memset(tile->acc, 0, (size_t)p->n_rows * sizeof tile->acc[0]);
-  for (int b = 0; b < n_blocks; b += GEMM_RANGE_BLOCKS) {
-    int n = MIN(GEMM_RANGE_BLOCKS, n_blocks - b);
-    t->unpack(tile, in, n);
-    in += (size_t)(n / f->blocks) * record_bytes;
-    struct gemm_ahead ahead = {in, (int)(record_bytes / f->blocks)}, none = {in, 0};
-    for (int i = 0; i < p->n_rows; i += group) {
-      size_t skip = (size_t)i * (size_t)n_blocks + (size_t)b * (size_t)group;
-      struct gemm_x part = {x.codes + skip * GEMM_BLOCK, x.blocks + skip};
-      t->rows(tile, n, MIN(group, p->n_rows - i), part, tile->acc + i, i ? none : ahead);
-    }
-  }
+  const uint8_t *panel = (const uint8_t *)p->w->packed + (size_t)p->panel * gemm_panel_bytes(p->w->dtype, p->w->cols);
+  k->gemm->types[p->w->dtype].few(tile->acc, panel, x, p->x->cols / GEMM_BLOCK, p->n_rows);
 }
 
 /* tile->acc[i] = row i of one panel, or panel i of one row. */

@@ -79,14 +79,14 @@ static void add_rows(struct batch *b, const struct kv *kv, const struct kv_stats
   b->n_rows += p->n;
 }
 
-/* Pages from the first key of the first row to the last row. */
-static void add_pages(struct batch *b, const struct kv *kv, const struct kv_stats *st, const struct sched_pick *p) {
-  int page = kv_page_tokens(kv), first = p->r->n_computed, last = first + p->n - 1;
+/* Pages from the first key that a row at `first` sees to position `last`. */
+static void add_pages(struct batch *b, const struct kv *kv, const struct kv_stats *st, const struct request *r, int first, int last) {
+  int page = kv_page_tokens(kv);
   for (int k = 0; k < KV_KINDS; k++) {
     if (st->n_pages[k] == 0) continue;
     int32_t *table = b->page[k] + (size_t)b->n_seqs * (size_t)b->pages_max;
     for (int i = first_key(kv, k, first) / page; i <= last / page; i++) {
-      const struct kv_page *pair = &p->r->kv.pairs[i];
+      const struct kv_page *pair = &r->kv.pairs[i];
       table[i] = k == KV_FULL ? pair->full : pair->swa;
       DCHECK(table[i] > 0);
     }
@@ -99,7 +99,31 @@ void batch_build(struct batch *b, const struct kv *kv, const struct sched_pick *
   b->q_start[0] = 0;
   for (int i = 0; i < n_picks; i++) {
     add_rows(b, kv, &st, &picks[i]);
-    add_pages(b, kv, &st, &picks[i]);
+    add_pages(b, kv, &st, picks[i].r, picks[i].r->n_computed, picks[i].r->n_computed + picks[i].n - 1);
     b->q_start[++b->n_seqs] = b->n_rows;
+  }
+}
+
+void batch_build_round(struct batch *b, const struct kv *kv, struct request *const *requests, int n) {
+  struct kv_stats st = kv_stats(kv);
+  CHECK(n <= b->rows_max && n <= b->seqs_max);
+  b->n_rows = n;
+  b->n_seqs = b->n_out = 0;
+  b->q_start[0] = 0;
+  for (int i = 0; i < n; i++) {
+    const struct request *r = requests[i];
+    int pos = r->n_tokens - 1;
+    CHECK(request_decodes(r) && r->kv.n_tokens == pos);
+    b->token[i] = r->tokens[pos];
+    b->pos[i] = pos;
+    b->seq[i] = i;
+    for (int k = 0; k < KV_KINDS; k++) {
+      bool exists = st.n_pages[k] > 0;
+      b->lo[k][i] = exists ? first_key(kv, k, pos) : 0;
+      b->hi[k][i] = exists ? pos : 0;
+      b->slot[k][i] = 0;
+    }
+    add_pages(b, kv, &st, r, pos, pos - 1);
+    b->q_start[++b->n_seqs] = i + 1;
   }
 }

@@ -41,6 +41,7 @@ static const char *chat_family_name(enum tok_family f) {
 void cygnet_info(const struct cygnet *c, struct cygnet_info *out) {
   const struct plan *p = &c->plan;
   const struct model *m = c->model;
+  const struct drafter *drafter = c->guesser.drafter;
   *out = (struct cygnet_info){.name = c->config.name,
                               .architecture = c->config.architecture,
                               .format = weights_format(c->weights),
@@ -48,6 +49,7 @@ void cygnet_info(const struct cygnet *c, struct cygnet_info *out) {
                               .kv_type = p->kv_type,
                               .chat_family = chat_family_name(tok_family(c->tok)),
                               .chat_template = chat_template_name(c->chat_template),
+                              .draft_model = c->guesser.drafter ? c->guesser.config->name : NULL,
                               .chat_thinks = chat_has_thinking(c->chat_template),
                               .chat_tools = chat_has_tools(c->chat_template),
                               .vocab = c->config.vocab,
@@ -64,8 +66,8 @@ void cygnet_info(const struct cygnet *c, struct cygnet_info *out) {
                               .pool_sliding_tokens = p->kv.n_pages[KV_SLIDING] * p->kv.page_tokens,
                               .prefix_cache = p->has_prefix_cache,
                               .resume_points = p->n_resume,
-                              .weight_bytes = weights_total_bytes(c->weights),
-                              .packed_bytes = m->packed_bytes,
+                              .weight_bytes = weights_total_bytes(c->weights) + (drafter ? weights_total_bytes(c->guesser.weights) : 0),
+                              .packed_bytes = m->packed_bytes + (drafter ? drafter_model(drafter)->packed_bytes : 0),
                               .kv_bytes = m->kv_bytes,
                               .scratch_bytes = p->scratch_bytes,
                               .kv_token_bytes_full = p->token_bytes[KV_FULL],

@@ -30,7 +30,7 @@ static bool take_room(struct draft *d, int tokens_max) {
 
 int draft_init(struct draft *d, int tokens_max, struct err *e) {
   memset(d, 0, sizeof *d);
-  d->n_offer = DRAFT_OFFER_FIRST;
+  draft_trust_init(&d->trust);
   return take_room(d, MAX(1, tokens_max)) ? 0 : err_set(e, ERR_NO_MEMORY, "drafts: no memory for %d tokens", tokens_max);
 }
 
@@ -65,11 +65,8 @@ static int match_length(const int32_t *tokens, int at, int n) {
 
 int draft_next(struct draft *d, const int32_t *tokens, int n, int n_max, int32_t *out) {
   if (n_max <= 0 || !d->last) return 0;
-  if (d->n_offer == 0) {
-    if (++d->n_quiet < DRAFT_QUIET) return 0;
-    d->n_quiet = 0;
-    d->n_offer = 1;
-  }
+  int n_offer = draft_offer(&d->trust);
+  if (n_offer == 0) return 0;
   if (n <= DRAFT_KEY || (n > d->tokens_max && !take_room(d, n + n / 2 + 16))) return 0;
   add_until(d, tokens, n - 1);
   int best = 0, longest = DRAFT_KEY - 1;
@@ -79,22 +76,31 @@ int draft_next(struct draft *d, const int32_t *tokens, int n, int n_max, int32_t
     if (len > longest) longest = len, best = at;
   }
   if (!best) return 0;
-  int n_out = MIN(d->n_offer, n_max);
+  int n_out = MIN(n_offer, n_max);
   for (int i = 0; i < n_out; i++) out[i] = best + i < n ? tokens[best + i] : out[best + i - n];
   return n_out;
 }
 
-void draft_learn(struct draft *d, int n_drafted, int n_accepted) {
-  CHECK(n_drafted >= 0 && n_accepted >= 0 && n_accepted <= n_drafted);
-  if (n_drafted == 0) return;
-  d->n_drafted += (uint64_t)n_drafted;
-  d->n_accepted += (uint64_t)n_accepted;
-  bool all = n_accepted == n_drafted;
-  d->n_hit += n_accepted;
-  d->n_tried += n_accepted + !all; /* those behind the first wrong one say nothing */
-  if (d->n_tried >= TRIED_MOST) d->n_tried /= 2, d->n_hit /= 2;
-  if (!all) d->n_offer = (n_drafted + n_accepted) / 2;
-  else if (n_drafted >= d->n_offer) d->n_offer = MIN(2 * d->n_offer, DRAFT_TOKENS_MAX);
+/* ---- trust ---------------------------------------------------------------------------------------------------------------- */
+
+void draft_trust_init(struct draft_trust *t) { *t = (struct draft_trust){.n_offer = DRAFT_OFFER_FIRST}; }
+
+int draft_offer(struct draft_trust *t) {
+  if (t->n_offer > 0) return t->n_offer;
+  if (++t->n_quiet < DRAFT_QUIET) return 0;
+  t->n_quiet = 0;
+  return t->n_offer = 1;
 }
 
-int draft_chance(const struct draft *d) { return 256 * (d->n_hit + 1) / (d->n_tried + 2); }
+void draft_learn(struct draft_trust *t, int n_drafted, int n_accepted) {
+  CHECK(n_drafted >= 0 && n_accepted >= 0 && n_accepted <= n_drafted);
+  if (n_drafted == 0) return;
+  bool all = n_accepted == n_drafted;
+  t->n_hit += n_accepted;
+  t->n_tried += n_accepted + !all; /* those behind the first wrong one say nothing */
+  if (t->n_tried >= TRIED_MOST) t->n_tried /= 2, t->n_hit /= 2;
+  if (!all) t->n_offer = (n_drafted + n_accepted) / 2;
+  else if (n_drafted >= t->n_offer) t->n_offer = MIN(2 * t->n_offer, DRAFT_TOKENS_MAX);
+}
+
+int draft_chance(const struct draft_trust *t) { return 256 * (t->n_hit + 1) / (t->n_tried + 2); }

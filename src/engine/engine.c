@@ -27,6 +27,7 @@ static int choose_template(struct cygnet *c, const char *name, struct err *e) {
     return err_set(e, ERR_BAD_INPUT, "chat_template: expected auto, gemma3, gemma4-large, gemma4-small or llama32v, found \"%s\"", name);
   struct str text = tok_chat_template(c->tok);
   enum chat_template own = text.n ? chat_template_find(text, &exact) : CHAT_AUTO, family = chat_template_default(c->tok, c->config.ple > 0);
+  if (own == CHAT_GEMMA4_LARGE && !exact) own = family; /* an older text tells the family; which of its two is for the model's shape to say */
   c->chat_template = asked != CHAT_AUTO ? asked : own != CHAT_AUTO ? own : family;
   if (text.n && asked == CHAT_AUTO && !exact)
     log_line(LOG_WARN, "engine", "the model's chat template is not a known one: conversations are written as %s does (--chat-template)",
@@ -107,12 +108,13 @@ struct cygnet *engine_open(const struct cygnet_options *o, struct err *e) {
   c->tok = open_tokenizer(c, o->model, e);
   if (!c->tok || choose_template(c, o->chat_template, e)) goto fail;
   c->grammars = grammar_cache_new(c->tok);
-  if (plan_make(&c->plan, o, &c->config, c->weights, e)) goto fail;
+  if (o->draft_model && *o->draft_model && o->draft_tokens >= 0 && guess_open_file(&c->guesser, o->draft_model, &c->config, e)) goto fail;
+  if (plan_make_beside(&c->plan, o, &c->config, c->weights, c->guesser.config, c->guesser.weights, e)) goto fail;
   if (open_cache(c, e)) goto fail;
   c->model = model_open(&c->config, c->weights, &c->plan.model, e);
   if (!c->model || weights_unchanged(c->weights, e)) goto fail;
   set_limits(c);
-  if (open_steps(c, e)) goto fail;
+  if (open_steps(c, e) || guess_open(c, e)) goto fail;
   if (o->draft_tokens >= 0) c->draft_tokens = MIN(o->draft_tokens ? o->draft_tokens : ENGINE_DRAFT_TOKENS, DRAFT_TOKENS_MAX);
   c->worth_from_ms = 1;
   buf_init(&c->piece, 0);
@@ -154,6 +156,7 @@ void engine_close(struct cygnet *c) {
   batch_free(&c->batch);
   sched_free(&c->sched);
   radix_delete(c->radix);
+  guess_close(&c->guesser);
   model_close(c->model);
   kv_delete(c->kv);
   grammar_cache_delete(c->grammars);
@@ -404,12 +407,10 @@ static void take_tokens(struct cygnet *c, const struct say_rows *rows) {
     take_token(c, r, &rows->said[n_taken++]);
   }
   int n_guessed = rows->n_rows - 1 - rows->n_certain, n_right = MAX(0, MIN(n_taken, rows->n_right) - rows->n_certain);
-  if (n_guessed > 0) {
-    c->stats.drafted_tokens += (uint64_t)n_guessed;
-    c->stats.accepted_tokens += (uint64_t)n_right;
-    draft_learn(&r->draft, n_guessed, n_right);
-  }
+  if (n_guessed > 0) guess_learn(c, r, n_guessed, n_right);
   if (r->state == REQUEST_DONE) return;
+  int last = n_taken - 1 - (rows->n_rows - rows->n_out); /* row of logits that its newest token came from */
+  if (last >= 0) guess_keep(c, r, rows->first_out + last);
   r->n_draft = 0;
   if (rows->n_rows > 1) kv_cancel(c->kv, &r->kv);
   if (!rows->failed) return;
@@ -499,34 +500,6 @@ static void settle_samples(struct cygnet *c, int n_samples) {
   }
 }
 
-/* ---- drafts ----------------------------------------------------------------------------------------------------------------------- */
-
-/* How many guesses of r are worth their rows: chance^i of a token's time against the row's. */
-static int worthwhile_guesses(const struct cygnet *c, const struct request *r, int n_decoding) {
-  int n = MIN(c->draft_tokens, REQUEST_AHEAD_MAX - r->n_forced);
-  if (c->decode_ms < c->worth_from_ms) return n;
-  double worth = c->decode_ms / n_decoding, chance = draft_chance(&r->draft) / 256.0;
-  double cost = c->ahead_ms > 0 ? c->ahead_ms : c->decode_ms / ENGINE_AHEAD_SHARE;
-  for (int i = 0; i < n; i++)
-    if ((worth *= chance) < cost) return i;
-  return n;
-}
-
-/* Guesses behind what every decoding request says next. Which of them get rows is the scheduler's business. */
-static void offer_guesses(struct cygnet *c) {
-  int n_decoding = 0;
-  for (const struct request *r = c->sched.running.first; r; r = r->next) n_decoding += request_decodes(r);
-  for (struct request *r = c->draft_tokens ? c->sched.running.first : NULL; r; r = r->next) {
-    if (!request_decodes(r)) continue;
-    int n_known = r->n_tokens + r->n_forced;
-    int n = MIN(worthwhile_guesses(c, r, n_decoding), r->n_limit - 1 - n_known);
-    if (n <= 0 || (!r->draft.last && draft_init(&r->draft, n_known + n_known / 2, NULL))) continue;
-    request_reserve(r, n_known);
-    memcpy(r->tokens + r->n_tokens, r->ahead, (size_t)r->n_forced * sizeof *r->tokens);
-    r->n_draft = draft_next(&r->draft, r->tokens, n_known, n, r->ahead + r->n_forced);
-  }
-}
-
 /* ---- pace ------------------------------------------------------------------------------------------------------------------------- */
 
 static void average(double *lately, double now) { *lately = *lately > 0 ? *lately + (now - *lately) / 4 : now; }
@@ -564,7 +537,7 @@ bool engine_step(struct cygnet *c) {
   settle(c);
   bool news = c->has_news;
   c->has_news = false;
-  offer_guesses(c);
+  guess_offer(c);
   if (sched_next(&c->sched) == 0) return news;
   c->stats.n_steps++;
   int64_t start_ns = clock_ns();

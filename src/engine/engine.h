@@ -2,10 +2,9 @@
  *
  *   engine_step:  guesses → sched_next → copies → batch_build → graph_forward → commit → per request: say_tokens → text, stop, commit → events
  *
- * Drafts: a decoding request may have several rows in a step: its last token, what certainly follows it (say.h), and what probably does (draft.h).
+ * Drafts: a decoding request may have several rows in a step: its last token, what certainly follows it (say.h), and what probably does (guess.h).
  * Only what was confirmed is committed, so nobody ever sees the others' keys and values; tokens and their log-probabilities are those of one row at a
- * time, to the bit. A guess costs time: it is offered a row where its chance of being right, as the request's own guesses did lately, times what a
- * token of this step costs exceeds what such a row took lately. That decides about time alone.
+ * time, to the bit.
  *
  * Pace: with step_ms set, the time per prompt row and per decoding step is measured, and the scheduler's chunk_rows and beside_rows follow
  * from it. Results never depend on it.
@@ -18,6 +17,7 @@
 #define CYGNET_ENGINE_H
 
 #include "engine/graph.h"
+#include "engine/guess.h"
 #include "engine/say.h"
 #include "engine/sched.h"
 #include "text/chat.h"
@@ -33,6 +33,8 @@ void batch_free(struct batch *b); /* fine on a zeroed one */
 size_t batch_bytes(const struct batch_shape *s);
 /* Pages of every pick are reserved. Sequence i of the batch is picks[i]. */
 void batch_build(struct batch *b, const struct kv *kv, const struct sched_pick *picks, int n_picks);
+/* One row for each of n decoding requests: its newest token, which sees what is committed, writes nowhere, and wants no logits. */
+void batch_build_round(struct batch *b, const struct kv *kv, struct request *const *requests, int n);
 
 /* ---- plan.c: how memory is shared out, decided before anything is loaded ------------------------------------------------ */
 
@@ -48,7 +50,8 @@ struct plan {
   int ctx_tokens;
   bool ctx_reduced;             /* the model's own limit did not fit */
   size_t token_bytes[KV_KINDS]; /* keys and values of one token in all layers of a kind */
-  size_t weight_bytes;          /* in memory, as the chosen instruction set wants them */
+  size_t weight_bytes;          /* in memory, as the chosen instruction set wants them; the drafter's, too */
+  size_t drafter_bytes;         /* of those, the drafter's */
   size_t lookup_bytes;          /* beside that: pages of the file that looking up embeddings may touch; the system can take them back */
   size_t kv_bytes;
   size_t tree_bytes;    /* of scratch: the prefix tree */
@@ -58,6 +61,9 @@ struct plan {
 };
 /* Fills *p from the options and the model; a sentence with what to change when it does not fit. Logs when the context had to be reduced. */
 int plan_make(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct weights *w, struct err *e);
+/* The same beside a drafter, whose configuration the plan then refers to; NULL = none. */
+int plan_make_beside(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct weights *w,
+                     const struct model_config *drafter, const struct weights *drafter_weights, struct err *e);
 /* The plan as a few lines for people ("keys and values  1.2 GiB  (32768 tokens full, 4096 sliding)"). */
 void plan_print(const struct plan *p, const struct model_config *c, struct buf *out);
 
@@ -90,6 +96,7 @@ struct cygnet {
   struct request_limits limits;
   struct say_model say;
   int draft_tokens; /* guesses per request and step at most; 0 = none */
+  struct guesser guesser;
   double load_ms;
 
   /* changed by steps */

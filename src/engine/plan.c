@@ -150,7 +150,7 @@ static size_t weights_in_memory(const struct plan *p, const struct kern *kern, c
 
 /* What sizing works with. */
 struct sizing {
-  struct attn_layer layers[CONFIG_LAYERS_MAX];
+  struct attn_layer layers[MODEL_LAYERS_MAX];
   int n_layers;
   const struct kern *kern;
   struct workers *workers; /* attention's scratch depends on their number */
@@ -218,7 +218,7 @@ static void lay_out(struct plan *p, const struct model_config *c, const struct s
   for (int k = 0; k < KV_KINDS; k++) tables += pages_bytes(m->n_pages[k]) + ((size_t)m->n_pages[k] + 1) * sizeof(int);
   size_t recorded = p->has_graph ? graph_bytes(c, running) : 0;
   size_t sampling = (size_t)p->n_samplers * (size_t)c->vocab * PLAN_SAMPLE_BYTES;
-  p->scratch_bytes = model_scratch_bytes(c, m) + batch_bytes(&p->batch) + tables + p->tree_bytes + recorded + sampling;
+  p->scratch_bytes = model_scratch_bytes(c, m) + batch_bytes(&p->batch) + tables + p->tree_bytes + recorded + sampling + guess_bytes(p);
 }
 
 static size_t needed(const struct plan *p) {
@@ -272,6 +272,7 @@ static int sizing_open(struct sizing *z, struct plan *p, const struct cygnet_opt
   memset(z, 0, sizeof *z);
   z->ratio = o->swa_full_ratio;
   z->n_layers = model_attn_layers(c, z->layers);
+  if (p->model.drafter) z->n_layers += drafter_attn_layers(p->model.drafter, c, z->layers + z->n_layers);
   struct attn_config ac = attn_config_of(p, z); /* before any size is asked for: those take sound layers for granted */
   if (attn_check(&ac, e)) return -1;
   struct kv_config kc = {.page_tokens = p->model.page_tokens, .seqs_max = 1, .tokens_max = 1};
@@ -291,8 +292,14 @@ static void sizing_close(struct sizing *z) {
 }
 
 int plan_make(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct weights *w, struct err *e) {
+  return plan_make_beside(p, o, c, w, NULL, NULL, e);
+}
+
+int plan_make_beside(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct weights *w,
+                     const struct model_config *drafter, const struct weights *drafter_weights, struct err *e) {
   memset(p, 0, sizeof *p);
   if (read_options(p, o, c, e)) return -1;
+  p->model.drafter = drafter;
   struct model_plan *m = &p->model;
   struct sched_config *s = &p->sched;
   m->rows_max = s->rows_max = s->chunk_tokens + s->max_running;
@@ -309,7 +316,9 @@ int plan_make(struct plan *p, const struct cygnet_options *o, const struct model
   int failed = sizing_open(&z, p, o, c, e);
   if (!failed) {
     p->n_samplers = MIN(s->max_running, workers_count(z.workers));
-    p->weight_bytes = weights_in_memory(p, z.kern, w, &p->lookup_bytes);
+    size_t ignored;
+    p->drafter_bytes = drafter ? weights_in_memory(p, z.kern, drafter_weights, &ignored) : 0;
+    p->weight_bytes = weights_in_memory(p, z.kern, w, &p->lookup_bytes) + p->drafter_bytes;
     for (int l = 0; l < z.n_layers; l++) {
       const struct attn_layer *y = &z.layers[l];
       if (y->owner == l) p->token_bytes[y->kind] += attn_slot_bytes(m->kv_dtype, y->n_kv, y->head_dim);
@@ -338,6 +347,7 @@ void plan_print(const struct plan *p, const struct model_config *c, struct buf *
   const struct model_plan *m = &p->model;
   long long full = (long long)m->n_pages[KV_FULL] * m->page_tokens, sliding = (long long)m->n_pages[KV_SLIDING] * m->page_tokens;
   buf_printf(out, "weights            %s", mem_human(p->weight_bytes, h[0]));
+  if (p->drafter_bytes) buf_printf(out, ", %s of them the drafter's", mem_human(p->drafter_bytes, h[1]));
   if (p->model.quant) buf_printf(out, "  (plain numbers become %s)", dtype_info(p->model.quant)->name);
   buf_printf(out, "\n");
   buf_printf(out, "keys and values    %s  (", mem_human(p->kv_bytes, h[0]));

@@ -126,6 +126,7 @@ static void set_prompt_logprobs(struct request *r, const struct cygnet_request *
 struct request *request_new(const struct cygnet_request *from, const struct request_limits *limits, struct err *e) {
   if (check_prompt(from, limits, e) || check_counts(from, e)) return NULL;
   struct request *r = xcalloc(1, sizeof *r);
+  draft_trust_init(&r->drafter_trust);
   r->state = REQUEST_DONE; /* in no list yet */
   r->priority = from->priority;
   r->n_prompt = r->n_tokens = r->tokens_cap = (int)from->n_prompt;

@@ -62,10 +62,11 @@ struct request {
   int32_t ahead[REQUEST_AHEAD_MAX]; /* what follows tokens: */
   int n_forced, n_draft;            /* that many that are certain, then guesses of this step */
   struct draft draft;               /* of its own tokens; without memory until it decodes for the first time */
+  struct draft_trust drafter_trust; /* in a drafter's guesses for it */
+  bool by_drafter;                  /* this step's guesses are the drafter's */
 
-  struct sample_state
-      sampling; /* its stop_ids are every id that ends the request: the caller's and, unless ignore_eos, the model's; with a grammar
-                                    the tokenizer's, too */
+  /* Its stop_ids are every id that ends the request: the caller's and, unless ignore_eos, the model's; with a grammar the tokenizer's, too. */
+  struct sample_state sampling;
   struct grammar_state *grammar; /* where the answer is in what it must be; NULL = anything; owned */
   struct thoughts thoughts;
   int n_reasoning; /* tokens of thoughts among those that are said */

@@ -26,9 +26,10 @@ struct model_plan { /* sizes decided by the engine before anything is loaded */
   int out_max;  /* rows whose logits may be wanted in one batch */
   int seqs_max, tokens_max;
   enum dtype
-      quant;  /* DTYPE_NONE = as in the file; Q8_0, Q4_0: matrices of plain numbers are quantised while they are packed (weights_type) */
-  const struct model_config *drafter; /* its attention layers are numbered behind the model's own (drafter.h); NULL = none. Borrowed while opening */
-  bool quiet; /* no progress on stderr while weights are packed */
+      quant; /* DTYPE_NONE = as in the file; Q8_0, Q4_0: matrices of plain numbers are quantised while they are packed (weights_type) */
+  const struct model_config
+      *drafter; /* its attention layers are numbered behind the model's own (drafter.h); NULL = none. Borrowed while opening */
+  bool quiet;   /* no progress on stderr while weights are packed */
 };
 
 /* Called for one row at a time: row is the batch's row, or for "final_norm" and "logits" the index into its `out`. */
@@ -52,7 +53,7 @@ struct model { /* a family's own struct begins with it */
   struct device *dev;
   const struct attn_ops *attn_ops;
   struct attn *attn;
-  struct tensor logits; /* [out_max, vocab]: what forward fills */
+  struct tensor logits;       /* [out_max, vocab]: what forward fills */
   const struct weight *embed; /* the table that embeds tokens; NULL: the family hands out neither this nor: */
   struct tensor hidden;       /* [out_max, hidden]: the `out` rows of the last forward behind the final norm, until the next forward */
   size_t weight_bytes, packed_bytes, scratch_bytes, kv_bytes;

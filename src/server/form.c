@@ -5,8 +5,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "text/schema.h"
 
-enum { TOOLS_MAX = 256, NAME_MAX_BYTES = 64, FORM_TEXT_MAX = 1 << 20 };
+enum { FORM_TEXT_MAX = 1 << 20 };
 
 /* ---- formats ---------------------------------------------------------------------------------------------------------------- */
 
@@ -87,47 +88,18 @@ void form_read_format(struct params *p, struct form *f) {
 
 /* ---- tools -------------------------------------------------------------------------------------------------------------------- */
 
-static bool is_name(const char *s) {
-  size_t n = strlen(s);
-  return n && n <= NAME_MAX_BYTES && strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == n;
-}
-
 static const char *name_of(const json_t *tools, size_t i) {
   return json_string_value(json_object_get(json_object_get(json_array_get(tools, i), "function"), "name"));
 }
 
-/* function: {"name", "description", "parameters", "strict"}; path: "[1].function". */
-static void check_function(struct params *p, const struct form *f, const json_t *function, size_t i, const char *path) {
-  const json_t *name = json_object_get(function, "name"), *description = json_object_get(function, "description"),
-               *parameters = json_object_get(function, "parameters"), *strict = json_object_get(function, "strict");
-  const char *field = f->tools_field, *s = json_string_value(name);
-  char shown[60];
-  if (!json_is_object(function)) params_fail(p, field, "[%zu]%s: expected an object", i, path);
-  else if (!s) params_fail(p, field, "[%zu]%s.name: expected a string", i, path);
-  else if (!is_name(s))
-    params_fail(p, field, "[%zu]%s.name: expected 1 to %d letters, digits, _ - or ., found \"%s\"", i, path, NAME_MAX_BYTES,
-                str_escape(str_c(s), shown, sizeof shown));
-  else if (description && !json_is_null(description) && !json_is_string(description))
-    params_fail(p, field, "[%zu]%s.description: expected a string", i, path);
-  else if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
-    params_fail(p, field, "[%zu]%s.parameters: expected a JSON schema, an object", i, path);
-  else if (strict && !json_is_null(strict) && !json_is_boolean(strict))
-    params_fail(p, field, "[%zu]%s.strict: expected true or false", i, path);
-  for (size_t k = 0; k < i && !p->failed; k++)
-    if (!strcmp(name_of(f->tools, k), s)) params_fail(p, field, "[%zu]%s.name: \"%s\" is the name of [%zu], too", i, path, s, k);
-}
-
-static void add_tool(struct params *p, struct form *f, json_t *tool, size_t i, bool bare) {
-  const char *type = json_string_value(json_object_get(tool, "type"));
-  char shown[60];
-  if (!json_is_object(tool)) params_fail(p, f->tools_field, "[%zu]: expected an object", i);
-  else if (!bare && (!type || strcmp(type, "function")))
-    params_fail(p, f->tools_field, "[%zu].type: expected \"function\", found \"%s\"", i,
-                str_escape(str_c(type ? type : ""), shown, sizeof shown));
-  if (p->failed) return;
-  json_t *function = bare ? tool : json_object_get(tool, "function");
-  check_function(p, f, function, i, bare ? "" : ".function");
-  if (!p->failed) json_array_append_new(f->tools, json_pack("{s:s, s:O}", "type", "function", "function", function));
+/* {"type", "function"} of each and nothing else. bare: the list is of functions. Returns owned. */
+static json_t *as_tools(const json_t *list, bool bare) {
+  json_t *tools = json_array();
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    json_t *item = json_array_get(list, i), *function = bare ? item : json_object_get(item, "function");
+    json_array_append_new(tools, json_pack("{s:s, s:O*}", "type", "function", "function", function));
+  }
+  return tools;
 }
 
 static void read_tools(struct params *p, struct form *f) {
@@ -137,11 +109,15 @@ static void read_tools(struct params *p, struct form *f) {
   if (json_array_size(tools) && json_array_size(functions)) params_fail(p, "functions", "not allowed together with tools");
   bool bare = !json_array_size(tools);
   const json_t *list = bare ? functions : tools;
+  struct err why;
   f->tools_field = bare ? "functions" : "tools";
-  if (json_array_size(list) > TOOLS_MAX) params_fail(p, f->tools_field, "expected at most %d, found %zu", TOOLS_MAX, json_array_size(list));
   if (p->failed || !json_array_size(list)) return;
-  f->tools = json_array();
-  for (size_t i = 0; i < json_array_size(list) && !p->failed; i++) add_tool(p, f, json_array_get(list, i), i, bare);
+  f->tools = as_tools(list, bare);
+  if (tools_check(bare ? f->tools : list, f->tools_field, &why) == 0) return;
+  json_decref(f->tools);
+  f->tools = NULL;
+  p->failed = true;
+  api_error_set(p->e, 400, "invalid_value", f->tools_field, "%s: %s", p->where, why.msg);
 }
 
 static void choose_named(struct params *p, struct form *f, const char *key, const char *name) {
@@ -220,7 +196,7 @@ static void put_tools(const struct form *f, const json_t *tools, struct buf *out
   buf_puts(out, "{\"tools\":");
   json_put(out, tools);
   buf_puts(out, ",\"choice\":");
-  if (f->choice == FORM_NAMED) buf_printf(out, "{\"name\":\"%s\"}", f->named); /* is_name: nothing to escape */
+  if (f->choice == FORM_NAMED) buf_printf(out, "{\"name\":\"%s\"}", f->named); /* tools_check: nothing to escape */
   else buf_puts(out, choices[f->choice]);
   buf_printf(out, ",\"parallel\":%s}", f->parallel ? "true" : "false");
 }

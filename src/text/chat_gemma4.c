@@ -208,6 +208,7 @@ static bool write_without_thoughts(struct chat_writer *w, struct str s) {
     s = str_of(end.p + strlen("<channel|>"), end.n - strlen("<channel|>"));
   }
   struct str text = chat_trim(str_of(buf_cstr(&kept), kept.len));
+  w->too_long |= kept.overflow;
   chat_write(w, text);
   buf_free(&kept);
   return text.n > 0;

@@ -16,6 +16,7 @@ static void write_str(struct chat_writer *w, const json_t *v) {
   struct buf b;
   buf_init(&b, TOK_TEXT_BYTES_MAX);
   chat_put_str(&b, v);
+  w->too_long |= b.overflow;
   chat_write(w, str_of(buf_cstr(&b), b.len));
   buf_free(&b);
 }
@@ -30,6 +31,7 @@ static void write_quoted_upper(struct chat_writer *w, const json_t *v) {
   struct buf b;
   buf_init(&b, TOK_TEXT_BYTES_MAX);
   chat_put_upper(&b, v);
+  w->too_long |= b.overflow;
   chat_write_control(w, "<|\"|>");
   chat_write(w, str_of(buf_cstr(&b), b.len));
   chat_write_control(w, "<|\"|>");

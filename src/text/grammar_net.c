@@ -31,7 +31,11 @@ struct about {
   uint32_t size;      /* in states, about */
   int32_t order, low; /* of the search for cycles: when it was met, the oldest that it leads back to */
   int32_t cycle;      /* nodes that lead to each other have the same number */
-  bool open, waiting, met_again, inner_use, unbounded, open_end, counted;
+  bool open, waiting, met_again, inner_use;
+  bool unbounded; /* goes on without bound, or nearly */
+  bool wide;      /* with characters of many kinds in it */
+  bool open_end;  /* wide, and may be left after any character */
+  bool counted;
 };
 
 struct builder {
@@ -83,6 +87,12 @@ static uint32_t class_size(const struct grammar_rules *r, const struct rules_nod
   uint32_t size = 1;
   for (uint32_t i = 0; i < n->n; i += 2) size += r->ints[n->at + i + 1] < 0x80 ? 1 : 3;
   return size;
+}
+
+static bool class_is_wide(const struct grammar_rules *r, const struct rules_node *n) {
+  int64_t characters = 0;
+  for (uint32_t i = 0; n->kind == RULES_CLASS && i < n->n; i += 2) characters += r->ints[n->at + i + 1] - r->ints[n->at + i] + 1;
+  return characters > 1000;
 }
 
 /* Is what comes behind this child what comes behind the node? */
@@ -142,6 +152,48 @@ static int search(struct builder *b) {
   return result;
 }
 
+/* The same rules, but those that do not lead back to themselves are what they stand for: so what is equal is one node. */
+static struct grammar_rules *tidy(const struct builder *b) {
+  const struct grammar_rules *r = b->r;
+  struct grammar_rules *to = grammar_rules_new();
+  int *map = xmalloc((size_t)r->n_nodes * sizeof *map);
+  int32_t *cycle_size = xcalloc((size_t)b->n_cycles + 1, sizeof *cycle_size);
+  memset(map, 0xff, (size_t)r->n_nodes * sizeof *map);
+  for (int32_t i = 0; i < b->n_order; i++) cycle_size[b->about[b->order[i]].cycle]++;
+  for (int32_t i = 0; i < b->n_order; i++) { /* what is met on the way to itself is referred to */
+    const struct rules_node *n = &r->nodes[b->order[i]];
+    const struct about *a = &b->about[b->order[i]];
+    if (!a->met_again && !(n->kind == RULES_RULE && cycle_size[a->cycle] > 1)) continue;
+    char name[256] = "";
+    if (n->kind == RULES_RULE) memcpy(name, r->bytes + n->at, n->n);
+    map[b->order[i]] = rules_declare(to, name);
+  }
+  for (int32_t i = 0; i < b->n_order; i++) {
+    const struct rules_node *n = &r->nodes[b->order[i]];
+    int n_kids = n_children(n), *kids = xmalloc(((size_t)n_kids + 1) * sizeof *kids), made = 0;
+    for (int k = 0; k < n_kids; k++) kids[k] = map[child(r, n, k)];
+    switch (n->kind) {
+    case RULES_EMPTY: made = rules_empty(to); break;
+    case RULES_NEVER: made = rules_never(to); break;
+    case RULES_TEXT: made = rules_text_n(to, r->bytes + n->at, n->n); break;
+    case RULES_CLASS: made = rules_class(to, (const struct rules_range *)(const void *)(r->ints + n->at), (int)n->n / 2, false); break;
+    case RULES_SEQ: made = rules_seq(to, kids, n_kids); break;
+    case RULES_ALT: made = rules_alt(to, kids, n_kids); break;
+    case RULES_REPEAT: made = rules_repeat(to, kids[0], n->b, n->c); break;
+    case RULES_TOKEN: made = rules_token(to, n->a); break;
+    case RULES_OTHER: made = rules_other_tokens(to, r->ints + n->at, (int)n->n); break;
+    case RULES_RULE: made = kids[0]; break;
+    }
+    if (map[b->order[i]] >= 0) rules_define(to, map[b->order[i]], made);
+    else map[b->order[i]] = made;
+    free(kids);
+  }
+  rules_root(to, map[r->root]);
+  free(map);
+  free(cycle_size);
+  return to;
+}
+
 /* A cycle that is gone round from the ends of its nodes only is a loop; in others the rules that lead back are called. */
 static void choose_called(struct builder *b) {
   b->cycle_regular = xmalloc((size_t)b->n_cycles + 1);
@@ -163,6 +215,7 @@ static void size_node(struct builder *b, int id) {
   struct about *a = &b->about[id];
   uint64_t size = n->kind == RULES_TEXT ? n->n : n->kind == RULES_CLASS ? class_size(b->r, n) : 1;
   bool may_stop = false, goes_round = false;
+  a->wide = class_is_wide(b->r, n);
   for (int i = 0; i < n_children(n); i++) {
     int c = child(b->r, n, i);
     const struct about *ac = &b->about[c];
@@ -170,6 +223,7 @@ static void size_node(struct builder *b, int id) {
     size += called ? 1 : b->shares_ends && at_end(n, i) ? (ac->size + ac->uses - 1) / ac->uses : ac->size;
     goes_round |= !called && ac->cycle == a->cycle;
     a->unbounded |= called || ac->unbounded;
+    a->wide |= !called && ac->wide;
     a->open_end |= at_end(n, i) && !called && ac->open_end;
     may_stop |= n->kind == RULES_ALT && b->r->nodes[c].kind == RULES_EMPTY;
   }
@@ -177,7 +231,7 @@ static void size_node(struct builder *b, int id) {
     uint64_t written = repeat_copies(n) * size;
     bool many = n->c < 0 || n->c >= 16;
     a->unbounded |= many;
-    a->open_end |= many;
+    a->open_end |= many && a->wide;
     if (repeat_copies(n) > 1 && (written > SIZE_COUNTED || repeat_copies(n) > COPIES_MAX)) {
       struct about *body = &b->about[n->a];
       if (body->part == NO_PART) body->part = IS_PART;
@@ -187,7 +241,7 @@ static void size_node(struct builder *b, int id) {
     size = written + 1;
   }
   a->unbounded |= goes_round;
-  a->open_end |= goes_round || (may_stop && a->unbounded);
+  a->open_end |= a->wide && (goes_round || (may_stop && a->unbounded));
   a->size = (uint32_t)MIN(size, UINT32_MAX / 2);
   if (a->uses < 2 || a->part != NO_PART) return;
   bool large = size > SIZE_LARGE && (a->inner_use || !b->shares_ends);
@@ -451,39 +505,57 @@ static void fill_parts(struct builder *b) {
   }
 }
 
-static int build(struct grammar_net *net, const struct grammar_vocab *v, const struct grammar_rules *r, bool shares_ends, bool *too_large, struct err *e) {
-  struct builder b = {.net = net, .v = v, .r = r, .e = e, .shares_ends = shares_ends};
-  b.about = xcalloc((size_t)r->n_nodes, sizeof *b.about);
-  b.order = xmalloc((size_t)r->n_nodes * sizeof *b.order);
-  for (int i = 0; i < r->n_nodes; i++) b.about[i].part = NO_PART;
-  b.about[r->root].uses = 1;
-  int result = search(&b);
-  if (!result) {
-    choose_called(&b);
-    for (int32_t i = 0; i < b.n_order; i++) size_node(&b, b.order[i]);
-    fill_parts(&b);
-  }
-  *too_large = b.too_large;
-  free(b.about);
-  free(b.order);
-  free(b.cycle_regular);
-  free(b.work);
-  free(b.begun);
-  return result;
+static int builder_init(struct builder *b, const struct grammar_rules *r, struct err *e) {
+  *b = (struct builder){.r = r, .e = e};
+  b->about = xcalloc((size_t)r->n_nodes, sizeof *b->about);
+  b->order = xmalloc((size_t)r->n_nodes * sizeof *b->order);
+  for (int i = 0; i < r->n_nodes; i++) b->about[i].part = NO_PART;
+  b->about[r->root].uses = 1;
+  return search(b);
+}
+
+static void builder_free(struct builder *b) {
+  free(b->about);
+  free(b->order);
+  free(b->cycle_regular);
+  free(b->work);
+  free(b->begun);
+}
+
+/* False: too large. */
+static bool build(struct grammar_net *net, const struct grammar_vocab *v, const struct grammar_rules *r, bool shares_ends) {
+  struct builder b;
+  *net = (struct grammar_net){0};
+  int result = builder_init(&b, r, NULL);
+  CHECK(result == 0); /* all rules are defined: tidy has seen them */
+  b.net = net;
+  b.v = v;
+  b.shares_ends = shares_ends;
+  choose_called(&b);
+  for (int32_t i = 0; i < b.n_order; i++) size_node(&b, b.order[i]);
+  fill_parts(&b);
+  bool fits = !b.too_large;
+  builder_free(&b);
+  return fits;
 }
 
 int grammar_net_init(struct grammar_net *net, const struct grammar_vocab *v, const struct grammar_rules *r, struct err *e) {
-  bool too_large;
+  struct builder b;
   *net = (struct grammar_net){0};
   if (rules_error(r, e)) return -1;
   if (r->root < 0) return err_set(e, ERR_BAD_INPUT, "the grammar has no root");
-  if (build(net, v, r, true, &too_large, e)) return -1;
-  if (too_large) { /* ends were not shared as often as hoped: call more, write out less */
+  struct grammar_rules *tidied = builder_init(&b, r, e) ? NULL : tidy(&b);
+  builder_free(&b);
+  if (!tidied) return -1;
+  bool fits = build(net, v, tidied, true);
+  if (!fits) { /* ends were not shared as often as hoped: call more, write out less */
     grammar_net_free(net);
-    if (build(net, v, r, false, &too_large, e)) return -1;
+    fits = build(net, v, tidied, false);
   }
-  if (too_large) return err_set(e, ERR_BAD_INPUT, "the grammar is too large: it needs more than %d states", GRAMMAR_NODES_MAX);
-  return grammar_reach(net, v, r, e);
+  int result = fits ? grammar_reach(net, v, tidied, e)
+                    : err_set(e, ERR_BAD_INPUT, "the grammar is too large: it needs more than %d states", GRAMMAR_NODES_MAX);
+  grammar_rules_delete(tidied);
+  return result;
 }
 
 void grammar_net_free(struct grammar_net *net) {

@@ -43,8 +43,8 @@ int schema_build(struct grammar_rules *g, const struct tokenizer *t, const json_
 enum tools_choice { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED, TOOLS_NAMED };
 int tools_build(struct grammar_rules *g, const struct tokenizer *t, const json_t *tools, enum tools_choice choice, const char *named,
                 bool parallel, struct err *e);
-/* tools checked as a request's field: array of {"type": "function", "function": {"name", "description", "parameters", "strict"}}; names of letters,
- * digits, _ - . up to 64 bytes, no two alike. Errors begin with "tools[1].function.name: ...". */
-int tools_check(const json_t *tools, struct err *e);
+/* tools checked as a request's field of that name: array of up to 256 {"type": "function", "function": {"name", "description", "parameters", "strict"}};
+ * names of letters, digits, _ - . up to 64 bytes, no two alike. Errors begin with the field: "tools[1].function.name: ...". */
+int tools_check(const json_t *tools, const char *field, struct err *e);
 
 #endif

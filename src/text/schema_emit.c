@@ -399,6 +399,7 @@ static int emit_counted(struct schema_builder *b, const struct listing *l) {
 static int emit_listing(struct schema_builder *b, const struct listing *l) {
   int n_required = 0;
   for (int i = 0; i < l->n; i++) n_required += l->v[i].required;
+  if (l->min > l->n + (l->more >= 0)) return rules_never(b->g); /* of those that are made up one is sure to count */
   bool counted = l->min > n_required || (l->max >= 0 && (l->more >= 0 || l->max < l->n));
   return counted ? emit_counted(b, l) : emit_uncounted(b, l);
 }

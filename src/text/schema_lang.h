@@ -4,7 +4,8 @@
  * the start are useful (something accepted can be reached), so a language is empty when its start neither accepts nor leads on.
  *
  * Rules
- *   1. Every operation is bounded by LANG_STATES_MAX states and gives NULL beyond it; callers say so in a message.
+ *   1. Every operation is bounded by LANG_STATES_MAX states and gives NULL beyond it; callers say so in a message. Lists of texts may be longer, up to
+ *      a million states: they are in memory already.
  *   2. U+0000 and surrogates are in no class; U+0000 is only where a text has it.
  */
 #ifndef CYGNET_SCHEMA_LANG_H

@@ -126,6 +126,7 @@ static struct lang *digits_language(const struct numbers *w) {
 static struct lang *listed_multiples(const struct numbers *w) {
   int64_t lo, hi, m = w->multiple;
   if (!w->hi.set || !decimal_to_i64(&w->lo.at, &lo) || !decimal_to_i64(&w->hi.at, &hi)) return NULL;
+  if (w->lo.open && lo == INT64_MAX) return lang_texts(NULL, 0);
   lo += w->lo.open, hi -= w->hi.open;
   int64_t first = lo / m + (lo % m != 0), last = hi < 0 ? -1 : hi / m;
   if (last - first >= MULTIPLES_LISTED) return NULL;

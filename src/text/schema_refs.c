@@ -288,7 +288,8 @@ static const char *uri_join(struct schema_builder *b, const char *base, const ch
   memcpy(joined, base, keep);
   if (add_slash) joined[keep] = '/';
   memcpy(joined + keep + add_slash, text, n_ref);
-  drop_dots(joined + MIN(strlen(joined), authority + (joined[authority] == '/')));
+  size_t path = MIN(strlen(joined), authority); /* shorter where ref brought its own authority */
+  drop_dots(joined + path + (joined[path] == '/'));
   return joined;
 }
 

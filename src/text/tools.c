@@ -15,7 +15,7 @@
 #include "base/mem.h"
 #include "text/schema_impl.h"
 
-enum { TOOLS_MAX = 1024, TOOL_NAME_MAX = 64 };
+enum { TOOLS_MAX = 256, TOOL_NAME_MAX = 64 };
 
 /* ---- the request's field ------------------------------------------------------------------------------------------------------------- */
 
@@ -26,40 +26,41 @@ static bool name_is_good(const char *name) {
 
 static bool absent(const json_t *v) { return !v || json_is_null(v); }
 
-static int check_function(const json_t *function, size_t i, struct err *e) {
+static int check_function(const json_t *function, const char *field, size_t i, struct err *e) {
   const json_t *name = json_object_get(function, "name"), *description = json_object_get(function, "description");
   const json_t *parameters = json_object_get(function, "parameters"), *strict = json_object_get(function, "strict");
   char shown[100];
-  if (!json_is_object(function)) return err_set(e, ERR_BAD_INPUT, "tools[%zu].function: expected an object", i);
-  if (!json_is_string(name)) return err_set(e, ERR_BAD_INPUT, "tools[%zu].function.name: expected a string", i);
+  if (!json_is_object(function)) return err_set(e, ERR_BAD_INPUT, "%s[%zu].function: expected an object", field, i);
+  if (!json_is_string(name)) return err_set(e, ERR_BAD_INPUT, "%s[%zu].function.name: expected a string", field, i);
   if (strlen(json_string_value(name)) != json_string_length(name) || !name_is_good(json_string_value(name)))
-    return err_set(e, ERR_BAD_INPUT, "tools[%zu].function.name: expected up to %d letters, digits, _ - and ., found \"%s\"", i,
+    return err_set(e, ERR_BAD_INPUT, "%s[%zu].function.name: expected up to %d letters, digits, _ - and ., found \"%s\"", field, i,
                    TOOL_NAME_MAX, str_escape(str_of(json_string_value(name), json_string_length(name)), shown, sizeof shown));
   if (!absent(description) && !json_is_string(description))
-    return err_set(e, ERR_BAD_INPUT, "tools[%zu].function.description: expected a string", i);
+    return err_set(e, ERR_BAD_INPUT, "%s[%zu].function.description: expected a string", field, i);
   if (!absent(parameters) && !json_is_object(parameters))
-    return err_set(e, ERR_BAD_INPUT, "tools[%zu].function.parameters: expected a JSON schema, an object", i);
+    return err_set(e, ERR_BAD_INPUT, "%s[%zu].function.parameters: expected a JSON schema, an object", field, i);
   if (!absent(strict) && !json_is_boolean(strict))
-    return err_set(e, ERR_BAD_INPUT, "tools[%zu].function.strict: expected true or false", i);
+    return err_set(e, ERR_BAD_INPUT, "%s[%zu].function.strict: expected true or false", field, i);
   return 0;
 }
 
 static const json_t *tool_function(const json_t *tools, size_t i) { return json_object_get(json_array_get(tools, i), "function"); }
 static const char *tool_name(const json_t *tools, size_t i) { return json_string_value(json_object_get(tool_function(tools, i), "name")); }
 
-int tools_check(const json_t *tools, struct err *e) {
-  if (!json_is_array(tools)) return err_set(e, ERR_BAD_INPUT, "tools: expected an array");
+int tools_check(const json_t *tools, const char *field, struct err *e) {
+  if (!json_is_array(tools)) return err_set(e, ERR_BAD_INPUT, "%s: expected an array", field);
   if (json_array_size(tools) > TOOLS_MAX)
-    return err_set(e, ERR_BAD_INPUT, "tools: expected at most %d, found %zu", TOOLS_MAX, json_array_size(tools));
+    return err_set(e, ERR_BAD_INPUT, "%s: expected at most %d, found %zu", field, TOOLS_MAX, json_array_size(tools));
   for (size_t i = 0; i < json_array_size(tools); i++) {
     const json_t *tool = json_array_get(tools, i), *type = json_object_get(tool, "type");
-    if (!json_is_object(tool)) return err_set(e, ERR_BAD_INPUT, "tools[%zu]: expected an object", i);
+    if (!json_is_object(tool)) return err_set(e, ERR_BAD_INPUT, "%s[%zu]: expected an object", field, i);
     if (!absent(type) && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
-      return err_set(e, ERR_BAD_INPUT, "tools[%zu].type: expected \"function\"", i);
-    if (check_function(json_object_get(tool, "function"), i, e) != 0) return -1;
+      return err_set(e, ERR_BAD_INPUT, "%s[%zu].type: expected \"function\"", field, i);
+    if (check_function(json_object_get(tool, "function"), field, i, e) != 0) return -1;
     for (size_t k = 0; k < i; k++)
       if (!strcmp(tool_name(tools, i), tool_name(tools, k)))
-        return err_set(e, ERR_BAD_INPUT, "tools[%zu].function.name: \"%s\" is the name of tools[%zu], too", i, tool_name(tools, i), k);
+        return err_set(e, ERR_BAD_INPUT, "%s[%zu].function.name: \"%s\" is the name of %s[%zu], too", field, i, tool_name(tools, i), field,
+                       k);
   }
   return 0;
 }
@@ -175,7 +176,7 @@ static int auto_node(struct grammar_rules *g, const struct tokenizer *t, const j
 
 int tools_build(struct grammar_rules *g, const struct tokenizer *t, const json_t *tools, enum tools_choice choice, const char *named,
                 bool parallel, struct err *e) {
-  if (tools_check(tools, e) != 0) return -1;
+  if (tools_check(tools, "tools", e) != 0) return -1;
   size_t n = json_array_size(tools), found = 0;
   while (found < n && named && strcmp(named, tool_name(tools, found)) != 0) found++;
   char shown[100];

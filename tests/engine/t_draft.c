@@ -41,7 +41,7 @@ static void finds_what_a_slow_twin_finds(void **state) {
       n += len;
       int32_t want[DRAFT_TOKENS_MAX], got[DRAFT_TOKENS_MAX];
       int n_max = test_rand_int(&rng, 1, DRAFT_TOKENS_MAX);
-      d.n_offer = DRAFT_TOKENS_MAX;
+      d.trust.n_offer = DRAFT_TOKENS_MAX;
       int n_got = draft_next(&d, tokens, n, n_max, got), n_want = twin_next(tokens, n, n_max, want);
       if (wide && (n_got != n_want || (n_got && memcmp(got, want, (size_t)n_got * sizeof *got))))
         fail_msg("round %d, %d tokens: %d guesses, expected %d", round, n, n_got, n_want);
@@ -62,20 +62,20 @@ static void offers_as_much_as_pays(void **state) {
   assert_int_equal(draft_next(&d, same, 10, 64, out), DRAFT_OFFER_FIRST);
   assert_int_equal(draft_next(&d, same, 10, 2, out), 2);
   assert_int_equal(draft_next(&d, same, 10, 0, out), 0);
-  draft_learn(&d, 2, 2); /* the offer was not tried out */
-  assert_int_equal(d.n_offer, DRAFT_OFFER_FIRST);
-  for (int i = 0; i < 8; i++) draft_learn(&d, d.n_offer, d.n_offer);
-  assert_int_equal(d.n_offer, DRAFT_TOKENS_MAX);
-  assert_true(draft_chance(&d) > 240);
+  draft_learn(&d.trust, 2, 2); /* the offer was not tried out */
+  assert_int_equal(d.trust.n_offer, DRAFT_OFFER_FIRST);
+  for (int i = 0; i < 8; i++) draft_learn(&d.trust, d.trust.n_offer, d.trust.n_offer);
+  assert_int_equal(d.trust.n_offer, DRAFT_TOKENS_MAX);
+  assert_true(draft_chance(&d.trust) > 240);
   int n_steps = 0;
-  for (; d.n_offer; n_steps++) draft_learn(&d, d.n_offer, 0);
+  for (; d.trust.n_offer; n_steps++) draft_learn(&d.trust, d.trust.n_offer, 0);
   assert_int_equal(n_steps, 7);
-  assert_true(draft_chance(&d) < 240);
+  assert_true(draft_chance(&d.trust) < 240);
   int n = 10;
   for (; n < 10 + DRAFT_QUIET - 1; n++) assert_int_equal(draft_next(&d, same, n, 64, out), 0);
   assert_int_equal(draft_next(&d, same, n, 64, out), 1); /* one is tried again */
-  draft_learn(&d, 1, 1);
-  assert_int_equal(d.n_offer, 2);
+  draft_learn(&d.trust, 1, 1);
+  assert_int_equal(d.trust.n_offer, 2);
   draft_free(&d);
 }
 

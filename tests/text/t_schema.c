@@ -484,10 +484,35 @@ static void test_bounded(void **state) {
   bounded("150 counted members", counted, true);
 }
 
+/* Numbers at the edge of what they are kept in, and a reference that is shorter than the host of its base. */
+static void test_edges(void **state) {
+  (void)state;
+  static const char *const schemas[] = {
+      "{\"type\":[\"object\",\"null\"],\"minProperties\":9223372036854775807,\"additionalProperties\":false}",
+      "{\"type\":[\"integer\",\"null\"],\"exclusiveMinimum\":9223372036854775807,\"multipleOf\":7}",
+  };
+  for (size_t i = 0; i < ARRAY_LEN(schemas); i++) {
+    struct err e;
+    json_t *schema = json_loads(schemas[i], 0, NULL);
+    struct grammar *g = compile(schema, &e);
+    if (!g) fail_msg("%s: %s", schemas[i], e.msg);
+    assert_true(oracle_accepts(g, tokenizer(), "null", 4));
+    assert_false(oracle_accepts(g, tokenizer(), "{}", 2));
+    assert_false(oracle_accepts(g, tokenizer(), "7", 1));
+    grammar_unref(g);
+    json_decref(schema);
+  }
+  char host[20000], id[sizeof host + 20];
+  memset(host, 'a', sizeof host - 1);
+  host[sizeof host - 1] = 0;
+  snprintf(id, sizeof id, "http://%s/x", host);
+  bounded("short reference", json_pack("{s:s, s:{s:{s:s}}}", "$id", id, "properties", "p", "$id", "//b"), true);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_cases), cmocka_unit_test(test_random_schemas), cmocka_unit_test(test_nonsense),
-      cmocka_unit_test(test_depth), cmocka_unit_test(test_texts),          cmocka_unit_test(test_bounded),
+      cmocka_unit_test(test_cases), cmocka_unit_test(test_random_schemas), cmocka_unit_test(test_nonsense), cmocka_unit_test(test_depth),
+      cmocka_unit_test(test_texts), cmocka_unit_test(test_bounded),        cmocka_unit_test(test_edges),
   };
   const char *filter = getenv("CYGNET_TEST_FILTER");
   if (filter && *filter) cmocka_set_test_filter(filter);

@@ -444,16 +444,16 @@ static void test_check(void **state) {
   for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
     json_t *tools = parse(bad[i].tools);
     e = (struct err){0};
-    assert_int_equal(tools_check(tools, &e), -1);
+    assert_int_equal(tools_check(tools, "tools", &e), -1);
     assert_string_equal(e.msg, bad[i].message);
     assert_int_equal(e.code, ERR_BAD_INPUT);
     json_decref(tools);
   }
   json_t *tools = parse(three_tools);
-  assert_int_equal(tools_check(tools, &e), 0);
+  assert_int_equal(tools_check(tools, "tools", &e), 0);
   json_decref(tools);
   tools = parse("[{\"function\":{\"name\":\"a\",\"description\":null,\"parameters\":null,\"strict\":null}}]");
-  assert_int_equal(tools_check(tools, &e), 0);
+  assert_int_equal(tools_check(tools, "tools", &e), 0);
   json_decref(tools);
   tools = parse(
       "[{\"function\":{\"name\":\"a\"}},{\"function\":{\"name\":\"b\",\"parameters\":{\"properties\":{\"x\":{\"type\":\"array\",\"contains\":{}}}}}}]");
