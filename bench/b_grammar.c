@@ -26,8 +26,7 @@ struct sample {
   const char *name, *text, *answer;
 };
 
-#define STRING_GBNF                                                                                                                        \
-  "string ::= \"\\\"\" ( [^\"\\\\\\x00-\\x1f] | \"\\\\\" ([\"\\\\/bfnrt] | \"u\" [0-9a-fA-F]{4}) )* \"\\\"\"\n"
+#define STRING_GBNF "string ::= \"\\\"\" ( [^\"\\\\\\x00-\\x1f] | \"\\\\\" ([\"\\\\/bfnrt] | \"u\" [0-9a-fA-F]{4}) )* \"\\\"\"\n"
 #define JSON_GBNF                                                                                                                          \
   "root ::= value\n"                                                                                                                       \
   "value ::= object | array | string | number | \"true\" | \"false\" | \"null\"\n"                                                         \
@@ -40,23 +39,29 @@ static const struct sample samples[] = {
     {GRAMMAR_EBNF, "json (GBNF)", JSON_GBNF,
      "{\"name\": \"Ada Lovelace\", \"born\": 1815, \"works\": [\"Notes on the Analytical Engine\", \"letters\"], \"weight\": 61.5e0, \"nested\": {\"a\": "
      "{\"b\": [1, 2, 3, null, true, \"a somewhat longer text with many ordinary words in it, so that the inside of strings counts\"]}}}"},
-    {GRAMMAR_REGEX, "regex, mixed", "[a-z]+ [A-Z][a-z]{2,200} [0-9]{4}-[0-9]{2}-[0-9]{2}( \\w+)*", "the Quick 2024-01-31 brown fox jumps over the lazy dog"},
-    {GRAMMAR_REGEX, "regex .{0,4096}", ".{0,4096}", "The quick brown fox jumps over the lazy dog, and then it does so again and again until everybody is tired of it."},
+    {GRAMMAR_REGEX, "regex, mixed", "[a-z]+ [A-Z][a-z]{2,200} [0-9]{4}-[0-9]{2}-[0-9]{2}( \\w+)*",
+     "the Quick 2024-01-31 brown fox jumps over the lazy dog"},
+    {GRAMMAR_REGEX, "regex .{0,4096}", ".{0,4096}",
+     "The quick brown fox jumps over the lazy dog, and then it does so again and again until everybody is tired of it."},
     {GRAMMAR_JSON_SCHEMA, "any value", "{}", "{\"name\": \"Ada\", \"list\": [1, 2.5, true, null, {\"a\": \"some words in a string\"}]}"},
-    {GRAMMAR_JSON_SCHEMA, "any object", "{\"type\":\"object\"}", "{\"name\": \"Ada\", \"list\": [1, 2.5, true, null, {\"a\": \"some words in a string\"}]}"},
+    {GRAMMAR_JSON_SCHEMA, "any object", "{\"type\":\"object\"}",
+     "{\"name\": \"Ada\", \"list\": [1, 2.5, true, null, {\"a\": \"some words in a string\"}]}"},
     {GRAMMAR_JSON_SCHEMA, "person",
      "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":150},\"email\":{\"type\":\"string\","
      "\"format\":\"email\"}},\"required\":[\"name\",\"age\"],\"additionalProperties\":false}",
      "{\"name\": \"Ada King, Countess of Lovelace\", \"age\": 36, \"email\": \"ada@example.org\"}"},
-    {GRAMMAR_JSON_SCHEMA, "list of enums", "{\"type\":\"array\",\"items\":{\"enum\":[\"red\",\"green\",\"blue\",\"dark red\"]},\"minItems\":1,\"maxItems\":20}",
+    {GRAMMAR_JSON_SCHEMA, "list of enums",
+     "{\"type\":\"array\",\"items\":{\"enum\":[\"red\",\"green\",\"blue\",\"dark red\"]},\"minItems\":1,\"maxItems\":20}",
      "[\"red\", \"dark red\", \"blue\", \"green\"]"},
-    {GRAMMAR_JSON_SCHEMA, "maxLength 4096", "{\"type\":\"object\",\"properties\":{\"text\":{\"type\":\"string\",\"maxLength\":4096}},\"required\":[\"text\"]}",
+    {GRAMMAR_JSON_SCHEMA, "maxLength 4096",
+     "{\"type\":\"object\",\"properties\":{\"text\":{\"type\":\"string\",\"maxLength\":4096}},\"required\":[\"text\"]}",
      "{\"text\": \"It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a wife.\"}"},
     {GRAMMAR_JSON_SCHEMA, "tree ($ref)",
      "{\"$defs\":{\"node\":{\"type\":\"object\",\"properties\":{\"value\":{\"type\":\"number\"},\"children\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/node\"}}},"
      "\"required\":[\"value\",\"children\"],\"additionalProperties\":false}},\"$ref\":\"#/$defs/node\"}",
      "{\"value\": 1, \"children\": [{\"value\": -2.5, \"children\": []}, {\"value\": 3e7, \"children\": [{\"value\": 0, \"children\": []}]}]}"},
-    {GRAMMAR_JSON_SCHEMA, "anyOf", "{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^[A-Z]{3}-[0-9]+$\"},{\"type\":\"integer\"},{\"type\":\"array\",\"items\":{\"type\":\"boolean\"}}]}",
+    {GRAMMAR_JSON_SCHEMA, "anyOf",
+     "{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^[A-Z]{3}-[0-9]+$\"},{\"type\":\"integer\"},{\"type\":\"array\",\"items\":{\"type\":\"boolean\"}}]}",
      "[true, false, true]"},
     {GRAMMAR_JSON_SCHEMA, "date and uuid",
      "{\"type\":\"object\",\"properties\":{\"id\":{\"type\":\"string\",\"format\":\"uuid\"},\"at\":{\"type\":\"string\",\"format\":\"date-time\"}},\"required\":[\"id\",\"at\"],"
@@ -69,7 +74,8 @@ static const struct sample samples[] = {
      "\"additionalProperties\":false}",
      "{\"title\": \"On Computable Numbers\", \"authors\": [\"A. M. Turing\"], \"year\": 1936, \"abstract\": \"The computable numbers may be described briefly as the real "
      "numbers whose expressions as a decimal are calculable by finite means.\", \"keywords\": [\"computability\", \"decision problem\"], \"open\": true, \"doi\": null}"},
-    {GRAMMAR_JSON_SCHEMA, "map", "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"number\"}}", "{\"first thing\": 1.5, \"second thing\": -2, \"third\": 3e10}"},
+    {GRAMMAR_JSON_SCHEMA, "map", "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"number\"}}",
+     "{\"first thing\": 1.5, \"second thing\": -2, \"third\": 3e10}"},
 };
 
 static void go_through(struct grammar *g, const struct tokenizer *t, const struct sample *sample, double *mean, double *worst) {
@@ -124,7 +130,8 @@ int main(int argc, char **argv) {
       continue;
     }
     for (int k = 0; k < 2; k++) go_through(g, t, &samples[i], &mean[k], &worst[k]);
-    printf("%-18s %12.2f %18.1f %11.0f %18.2f %11.1f %6zu KiB\n", samples[i].name, took, mean[0], worst[0], mean[1], worst[1], grammar_bytes(g) >> 10);
+    printf("%-18s %12.2f %18.1f %11.0f %18.2f %11.1f %6zu KiB\n", samples[i].name, took, mean[0], worst[0], mean[1], worst[1],
+           grammar_bytes(g) >> 10);
     grammar_unref(g);
   }
   grammar_cache_delete(cache);

@@ -65,8 +65,7 @@ struct cygnet_options {
       chat_template; /* "auto" (default): the file's, if it is known, else the family's; "gemma3", "gemma4-large", "gemma4-small", "llama32v" */
   const char *quant; /* NULL: weights as in the file; "q8_0", "q4_0": bf16, f16 and f32 matrices are quantised while they are loaded */
   int draft_tokens;  /* most tokens that are guessed ahead of a decoding request and checked in one step; 0: 8; -1: none */
-  const char *
-      draft_model; /* a drafter for the model (Gemma 4's *-assistant): a file or folder like it. NULL: guesses come from a request's own text alone */
+  const char *draft_model;  /* a drafter for the model (Gemma 4's *-assistant), file or folder; NULL: a request's own text guesses alone */
   int disable_prefix_cache; /* nothing is reused between requests */
   int disable_graph;        /* every step is prepared anew */
   int take_memory;          /* all memory is taken from the system at once, not when it is first used: for servers */

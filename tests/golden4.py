@@ -315,29 +315,115 @@ def thinking_changes_the_prompt_as_the_template_says():
             check(n[0] == n[1] < n[2] == n[3], n)
 
 
+# ---- cases of tokens and conversations ---------------------------------------------------------------------------------------------
+
+
+@test
+def text_that_looks_like_an_end_goes_on():
+    """Case D6: forced to write them, the model writes them; they are text, and the answer has them whole."""
+    words = "</s> <eos> <turn|> <end_of_turn>"
+    form = words.replace("|", r"\|")
+    for folder in FOLDERS[:2]:
+        said = json.loads(run("complete", "-m", at(folder), "--ids", "2,5,9", "-n", "200", "--json", "--regex", form))
+        check(said["text"] == words and said["finish_reason"] == "stop", said)
+        check(1 not in said["ids"][:-1], said)
+        with Server("--threads", "1", model=at(folder)) as srv:
+            for stream in (False, True):
+                body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 200, "temperature": 0, "regex": form}
+                content, reasoning, finish, _ = chat(srv, body, stream)
+                check((content, reasoning, finish) == (words, "", "stop"), (content, reasoning, finish))
+
+
+@test
+def one_bos():
+    """Case D7: exactly one for text, however it begins; ids are taken as they are."""
+    for folder in FOLDERS[:2]:
+        with Server("--threads", "1", model=at(folder)) as srv:
+            def n(prompt):
+                status, _, data = srv.ask("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 1, "temperature": 0})
+                check(status == 200, data[:300])
+                return json.loads(data)["usage"]["prompt_tokens"]
+            def ids(**how):
+                return json.loads(srv.ask("POST", "/tokenize", how)[2])["tokens"]
+            check(ids(prompt="a")[0] == 2 and ids(prompt="a").count(2) == 1, ids(prompt="a"))
+            check(n("a") == len(ids(prompt="a")) == 2, n("a"))
+            check(n("<bos>a") == 2 or ids(prompt="<bos>a").count(2) == 1, "%d: %s" % (n("<bos>a"), ids(prompt="<bos>a")))
+            check(n([2, 65]) == 2 and n([65]) == 1 and n([[2, 65], [65]]) == 3, "ids as they are")
+
+
+@test
+def all_orders_of_roles():
+    """Case E1: every sequence of up to three messages is rendered or refused with the place, over HTTP; never 500, and nobody is the worse for it."""
+    call = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    kinds = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}, {"role": "assistant", "content": "A"}, {"role": "assistant", "content": None, "tool_calls": call},
+             {"role": "tool", "tool_call_id": "c1", "content": "T"}, {"role": "developer", "content": "D"}, {"role": "assistant"}]
+    for folder in FOLDERS[1:2]:
+        with Server("--threads", "1", model=at(folder)) as srv:
+            c = http.client.HTTPConnection("127.0.0.1", srv.port, timeout=30)
+            found = {200: 0, 400: 0}
+            for n in (0, 1, 2, 3):
+                for order in itertools.product(kinds, repeat=n):
+                    c.request("POST", "/apply-template", json.dumps({"messages": order}), {"content-type": "application/json"})
+                    r = c.getresponse()
+                    data = r.read()
+                    check(r.status in found, "%s: %d %s" % (order, r.status, data[:300]))
+                    found[r.status] += 1
+                    said = json.loads(data)
+                    check("messages" in said["error"]["message"] if r.status == 400 else said["tokens"][0] == 2, "%s: %s" % (order, said))
+                    check(not any(m.get("content", 0) == 0 for m in order) or r.status == 400, "%s: an assistant without anything" % (order,))
+            print("  %d sequences rendered, %d refused" % (found[200], found[400]))
+            check(found[200] > 100 and found[400] > 100, found)
+            content = chat(srv, {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3, "temperature": 0}, False)
+            check(content[3]["completion_tokens"] > 0, content)
+
+
 # ---- memory --------------------------------------------------------------------------------------------------------------------------
 
 
-def anonymous_bytes(pid):
+def resident(pid):
+    """Anonymous bytes, bytes of files"""
     with open("/proc/%d/status" % pid) as f:
-        return int(re.search(r"RssAnon:\s+(\d+) kB", f.read()).group(1)) * 1024
+        status = f.read()
+    return [int(re.search(k + r":\s+(\d+) kB", status).group(1)) * 1024 for k in ("RssAnon", "RssFile")]
+
+
+def printed_plan(p):
+    """Bytes of "together 2.7 GiB, taken now", and the port."""
+    log = planned = ""
+    while True:
+        line = p.stdout.readline()
+        check(line, "the server did not start: " + log)
+        log += line
+        m = re.search(r"together ([0-9.]+) ([KMG])iB, taken now", line)
+        planned = float(m.group(1)) * {"K": 2**10, "M": 2**20, "G": 2**30}[m.group(2)] if m else planned
+        m = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+        if m:
+            return planned, int(m.group(1))
 
 
 @test
 def memory_is_what_the_plan_says():
-    """All of it from the start, and not more under load. What a process has beside the plan (program, libraries, threads) is a few MiB."""
+    """All of it from the start, and not more under load. What a process has beside the plan (tokenizer, libraries, threads, answers) is 1 to 2 MiB here."""
     if not os.path.exists("/proc/self/status"):
         return print("  no /proc")
     for folder in FOLDERS[:2]:
-        with Server("--threads", "2", "--ctx", "1024", "--swa-full-tokens-ratio", "1", "--max-running-requests", "64", "--kv-type", "f32", model=at(folder)) as srv:
-            memory = json.loads(srv.ask("GET", "/server_info")[2])["memory_usage"]
-            planned = memory["kv_bytes"] + memory["scratch_bytes"] + memory["weight_bytes"]
-            before = anonymous_bytes(srv.p.pid)
-            users(lambda i: chat(srv, {"messages": [{"role": "user", "content": "%d " % i * 60}], "max_tokens": 24, "temperature": 0, "ignore_eos": True}, i % 2 == 0), range(32))
-            after = anonymous_bytes(srv.p.pid)
-            print("  %s: planned %.2f MiB; anonymous %.2f MiB at start, %.2f MiB after 32 users" % (folder, planned / 2**20, before / 2**20, after / 2**20))
-            check(after - before < 2 << 20, "grew by %d bytes" % (after - before))
-            check(planned * 0.97 - (1 << 20) < after < planned * 1.03 + (8 << 20), "planned %d, found %d" % (planned, after))
+        p = subprocess.Popen([CYGNET, "serve", "-m", at(folder), "--port", "0", "--threads", "2", "--ctx", "1024", "--swa-full-tokens-ratio", "1", "--max-running-requests", "64",
+                              "--kv-type", "f32"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENV)
+        try:
+            planned, port = printed_plan(p)
+            before = resident(p.pid)
+            def user(i):
+                body = {"messages": [{"role": "user", "content": "%d " % i * 60}], "max_tokens": 24, "temperature": 0, "ignore_eos": True, "stream": i % 2 == 0}
+                status, _, data = ask(port, "POST", "/v1/chat/completions", body)
+                check(status == 200, data[:300])
+            users(user, range(32))
+            after = resident(p.pid)
+            print("  %s: planned %.1f MiB; anonymous %.1f MiB at start, %.1f MiB after 32 users (files %.1f and %.1f MiB)" % (folder, *[x / 2**20 for x in (planned, before[0], after[0], before[1], after[1])]))
+            check(after[0] - before[0] < 2 << 20, "grew by %d bytes" % (after[0] - before[0]))
+            check(planned > 50 << 20 and planned * 0.97 < before[0] and after[0] < planned * 1.03 + (2 << 20), "planned %d, found %d, then %d" % (planned, before[0], after[0]))
+        finally:
+            p.kill()
+            p.wait()
 
 
 if __name__ == "__main__":

@@ -93,6 +93,39 @@ def sampling_does_what_it_says():
 
 
 @test
+def forms_do_what_they_say():
+    def text(*args):
+        status, out, err = run("complete", "-m", TINY, "--ids", "2,300,301", "--json", "-n", "40", *args)
+        check(status == 0, err)
+        return json.loads(out)["text"]
+    path = os.path.join(TMP, "form")
+    for option, form, want in (("--json-schema", '{"enum": [["yes", 1]]}', '["yes", 1]'), ("--grammar", 'root ::= "ab" [0-9]{3}', "ab[0-9]{3}"), ("--regex", "[x-z]{4}", "[x-z]{4}")):
+        found = text(option, form)
+        with open(path, "w") as f:
+            f.write(form)
+        check(found == want or re.fullmatch(want, found), (option, found))
+        check(text(option, "@" + path) == found, option)
+        status, out, err = run("complete", "-m", TINY, "--ids", "2", option, "@" + path + ".missing")
+        check(status != 0 and path in err and not out, (status, out, err))
+    status, out, err = run("complete", "-m", TINY, "--ids", "2", "--regex", "a", "--grammar", "root ::= 'a'")
+    check(status == 2 and "--regex" in err and "--grammar" in err, (status, err))
+    status, out, err = run("complete", "-m", TINY, "--ids", "2", "--json-schema", '{"if": {}}')
+    check(status == 2 and '"if"' in err and not out, (status, out, err))
+
+
+@test
+def guesses_and_types():
+    def answer(*args):
+        status, out, err = run("complete", "-m", TINY, "--ids", "2,300,301,300,301,300,301", "--json", "--ignore-eos", "-n", "30", *args)
+        check(status == 0, err)
+        return json.loads(out)
+    plain = answer("--draft", "-1")
+    check(plain["usage"]["completion_tokens_details"]["drafted_tokens"] == 0 and answer("--draft", "8")["ids"] == answer()["ids"] == plain["ids"], plain)
+    sizes = [json.loads(run("inspect", TINY, "--json", *args)[1])["memory"]["weight_bytes"] for args in ((), ("--quant", "q8_0"), ("--quant", "q4_0"))]
+    check(sizes[0] > sizes[1] > sizes[2], sizes)
+
+
+@test
 def sizes_show_in_server_info():
     def info(*args):
         with Server(*args) as srv:

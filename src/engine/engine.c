@@ -27,7 +27,7 @@ static int choose_template(struct cygnet *c, const char *name, struct err *e) {
     return err_set(e, ERR_BAD_INPUT, "chat_template: expected auto, gemma3, gemma4-large, gemma4-small or llama32v, found \"%s\"", name);
   struct str text = tok_chat_template(c->tok);
   enum chat_template own = text.n ? chat_template_find(text, &exact) : CHAT_AUTO, family = chat_template_default(c->tok, c->config.ple > 0);
-  if (own == CHAT_GEMMA4_LARGE && !exact) own = family; /* an older text tells the family; which of its two is for the model's shape to say */
+  if (own == CHAT_GEMMA4_LARGE && !exact) own = family; /* an older text says nothing of the size, the shape does */
   c->chat_template = asked != CHAT_AUTO ? asked : own != CHAT_AUTO ? own : family;
   if (text.n && asked == CHAT_AUTO && !exact)
     log_line(LOG_WARN, "engine", "the model's chat template is not a known one: conversations are written as %s does (--chat-template)",

@@ -125,6 +125,7 @@ static void run_round(struct cygnet *c, int n_most) {
     n_guesses += rows;
   }
   guard(false);
+  g->n_drawn += (uint64_t)n_guesses;
   double ms = clock_ms_since(start_ns) / n_guesses;
   g->drafter_ms = g->drafter_ms > 0 ? g->drafter_ms + (ms - g->drafter_ms) / 4 : ms;
 }
@@ -153,17 +154,20 @@ static int ask_drafter(const struct cygnet *c, struct request *r, int n_most, in
 void guess_offer(struct cygnet *c) {
   int n_decoding = 0, n_most = 0;
   if (!c->draft_tokens) return;
+  int places = c->sched.config.out_max - c->sched.running.n; /* for rows ahead; the scheduler gives them out in this order */
   for (const struct request *r = c->sched.running.first; r; r = r->next) n_decoding += request_decodes(r);
   for (struct request *r = c->sched.running.first; r; r = r->next) {
     r->by_drafter = false;
     if (!request_decodes(r)) continue;
     int room = MIN(MIN(c->draft_tokens, REQUEST_AHEAD_MAX - r->n_forced), r->n_limit - 1 - r->n_tokens - r->n_forced);
     r->n_draft = look_up(r, worth_of(c, room, &r->draft.trust, row_cost(c), n_decoding).n);
-    int n = ask_drafter(c, r, room, r->n_draft, n_decoding);
-    if (n < 1) continue;
-    r->by_drafter = true;
-    r->n_draft = n;
-    n_most = MAX(n_most, n);
+    int n = ask_drafter(c, r, MIN(room, places - r->n_forced), r->n_draft, n_decoding);
+    if (n > 0) {
+      r->by_drafter = true;
+      r->n_draft = n;
+      n_most = MAX(n_most, n);
+    }
+    places -= r->n_forced + r->n_draft;
   }
   if (n_most > 0) run_round(c, n_most);
   else c->guesser.drafter_ms -= c->guesser.drafter_ms / 64; /* forgotten slowly, so that it is asked again */

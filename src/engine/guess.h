@@ -31,6 +31,7 @@ struct guesser { /* zeroed: no drafter */
   struct request **round;   /* [max_running], those that want most first */
   int32_t *slots, *guesses; /* [max_running] */
   double drafter_ms;        /* lately, per guess; 0 = not known yet */
+  uint64_t n_drawn;         /* guesses that it made, computed or not */
 };
 
 /* Opens the drafter's file and holds it against the target. Before the memory is planned. */

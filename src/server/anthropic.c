@@ -281,8 +281,9 @@ static void add_message(struct params *p, struct translation *t, const json_t *m
   }
   if (!p->failed) end_text(t, &turn);
   json_decref(turn.parts);
-  if (!turn.found && !p->failed && (!last || !i || strcmp(role, "assistant"))) /* at the end it is as good as none */
-    translate_fail(p, "messages", "messages[%zu].content: expected text that is not empty", i);
+  if (turn.found || p->failed) return;
+  if (!i || strcmp(role, "assistant")) translate_fail(p, "messages", "messages[%zu].content: expected text that is not empty", i);
+  else if (!last) translate_add(t, role, json_string(""), (int)i, true); /* an answer without anything; at the end it is as good as none */
 }
 
 /* A last turn of the assistant is the beginning of the answer. */

@@ -68,22 +68,28 @@ static void read_response_format(struct params *p, struct form *f) {
   }
 }
 
+static void read_text(struct params *p, struct form *f, const char *field, enum cygnet_grammar_kind kind, const char *what) {
+  const json_t *v = json_object_get(p->object, field);
+  const char *text;
+  size_t n;
+  if (params_string(p, field, FORM_TEXT_MAX, &text, &n)) set_form(p, f, field, kind, text, n);
+  else if (json_is_string(v)) params_fail(p, field, "expected %s, found an empty string", what);
+}
+
 /* SGLang's fields. json_schema is a string with JSON in it, or the schema itself. */
 void form_read_format(struct params *p, struct form *f) {
   const json_t *schema = json_object_get(p->object, "json_schema");
-  const char *text;
-  size_t n;
-  if (params_is_given(schema) && json_is_string(schema)) {
+  if (json_is_string(schema)) {
     struct err why;
     json_t *read = json_load_text(json_string_value(schema), json_string_length(schema), false, "json_schema", &why);
     if (!read) params_fail(p, "json_schema", "%s", why.msg);
     else set_schema(p, f, "json_schema", read);
     json_decref(read);
-  } else if (params_is_given(schema)) {
+  } else if (schema && !json_is_null(schema)) {
     set_schema(p, f, "json_schema", schema);
   }
-  if (params_string(p, "regex", FORM_TEXT_MAX, &text, &n)) set_form(p, f, "regex", CYGNET_GRAMMAR_REGEX, text, n);
-  if (params_string(p, "ebnf", FORM_TEXT_MAX, &text, &n)) set_form(p, f, "ebnf", CYGNET_GRAMMAR_EBNF, text, n);
+  read_text(p, f, "regex", CYGNET_GRAMMAR_REGEX, "a regular expression");
+  read_text(p, f, "ebnf", CYGNET_GRAMMAR_EBNF, "a grammar");
 }
 
 /* ---- tools -------------------------------------------------------------------------------------------------------------------- */

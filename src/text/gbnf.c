@@ -117,7 +117,8 @@ static int escape(struct gbnf *x, uint32_t *cp) {
   }
   if (hex(x, x->at + 1, digits, cp)) return fail(x, from, "expected two, four or eight hexadecimal digits after \\x, \\u, \\U");
   x->at += 1 + digits;
-  if (*cp >= 0xD800 && *cp < 0xDC00 && peek(x, 0) == '\\' && peek(x, 1) == 'u' && !hex(x, x->at + 2, 4, &low) && low >= 0xDC00 && low < 0xE000) {
+  if (*cp >= 0xD800 && *cp < 0xDC00 && peek(x, 0) == '\\' && peek(x, 1) == 'u' && !hex(x, x->at + 2, 4, &low) && low >= 0xDC00 &&
+      low < 0xE000) {
     *cp = 0x10000 + ((*cp - 0xD800) << 10) + (low - 0xDC00);
     x->at += 6;
   }

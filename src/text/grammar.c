@@ -26,8 +26,8 @@ enum {
 
 struct mask {
   int n_refs;
-  uint32_t state; /* whose it is, while it is kept */
-  uint32_t *bits; /* owned */
+  uint32_t state;  /* whose it is, while it is kept */
+  uint32_t *bits;  /* owned */
   uint32_t *exits; /* of an apart state; owned: nodes with children at which FRAME_ANY is left */
   uint32_t n_exits, cap_exits;
   bool wide; /* too many exits: not of use */
@@ -55,7 +55,7 @@ struct grammar_state {
   struct grammar *g;
   uint32_t state;
   bool may_end, must_end;
-  int rest_bytes; /* of a character that has begun */
+  int rest_bytes;    /* of a character that has begun */
   struct mask *mask; /* a reference, or NULL */
   struct grammar_state *next, *prev;
 };

@@ -14,8 +14,12 @@
  *   3. A grammar is immutable to its users and may be used from many threads; masks that were worked out are kept inside (with a lock), up to
  *      GRAMMAR_CACHE_BYTES per grammar, beyond which the oldest go. Results never depend on what is in that cache.
  *   4. A state is small and is copied by grammar_state_copy: speculation goes ahead on a copy.
- *   5. Bounds: compiling refuses (ERR_BAD_INPUT, a sentence) what needs more than GRAMMAR_NODES_MAX nodes; a state holds at most
- *      GRAMMAR_STACKS_MAX stacks GRAMMAR_DEPTH_MAX deep, beyond which paths that go deeper are not taken.
+ *   5. Bounds: compiling refuses (ERR_BAD_INPUT, a sentence) what needs more than GRAMMAR_NODES_MAX states; a state holds at most
+ *      GRAMMAR_STACKS_MAX stacks GRAMMAR_DEPTH_MAX deep: paths beyond are not taken, and none is taken that could not be finished within.
+ *   6. Ordinary tokens go on by their bytes, control tokens where rules_token names them; rules_other_tokens takes either whole. Pieces that no text
+ *      reaches (unused) go on by rules_other_tokens only.
+ *
+ * How it works and what it costs: docs/grammar.md.
  */
 #ifndef CYGNET_GRAMMAR_H
 #define CYGNET_GRAMMAR_H
@@ -23,7 +27,7 @@
 #include "text/grammar_rules.h"
 #include "text/tok.h"
 
-enum { GRAMMAR_NODES_MAX = 1 << 20, GRAMMAR_STACKS_MAX = 4096, GRAMMAR_DEPTH_MAX = 512, GRAMMAR_CACHE_BYTES = 64 << 20 };
+enum { GRAMMAR_NODES_MAX = 1 << 20, GRAMMAR_STACKS_MAX = 4096, GRAMMAR_DEPTH_MAX = 512, GRAMMAR_CACHE_BYTES = 32 << 20 };
 
 /* The vocabulary as a trie over bytes: built once per tokenizer, shared by all its grammars. */
 struct grammar_vocab;
@@ -63,21 +67,22 @@ enum { GRAMMARS_KEPT = 64 };
 struct grammar_cache;
 struct grammar_cache *grammar_cache_new(const struct tokenizer *t); /* t borrowed; owned */
 void grammar_cache_delete(struct grammar_cache *c);                 /* after all its grammars; NULL is fine */
-struct grammar *grammar_cache_get(struct grammar_cache *c, enum grammar_kind kind, struct str text, struct err *e); /* a reference, or NULL */
+struct grammar *grammar_cache_get(struct grammar_cache *c, enum grammar_kind kind, struct str text,
+                                  struct err *e); /* a reference, or NULL */
 
 /* ---- what can be asked for ------------------------------------------------------------------------------------------------------------ */
 
 /* Each fills rules; 0, or -1 and *e (ERR_BAD_INPUT: where in the text, expected, found). */
 
-/* regex.c: anchored at both ends. The common subset of ECMA-262, Python re and RE2: literals, ., classes, \d \w \s (and their negations) \b excluded,
- * groups, alternation, * + ? {m,n} (greedy or lazy: the same set of strings), \uXXXX \xXX \p{L}-like general categories, ^ and $ at the ends.
- * Refused by name: look-around, back references, word borders. Returns the node through *node so that schemas can embed one (pattern: not anchored
- * unless it says so: regex_search). */
+/* regex.c: anchored at both ends. The common subset of ECMA-262, Python re and RE2: literals, ., classes, \d \w \s and their negations, groups, alternation,
+ * * + ? {m,n} (greedy or lazy: the same set of strings), \uXXXX \xXX, general categories \p{L}, ^ and $ wherever they can hold. Where readers differ the
+ * narrower reading: \d \w \s are ASCII. Refused by name: look-around, back references, word borders, flags, anchors inside a repetition. */
 int regex_parse(struct grammar_rules *g, struct str text, int *node, struct err *e);
 /* The same for "somewhere in the string", over characters of `any` (a node that matches one). Anchors are honoured. */
 int regex_search(struct grammar_rules *g, struct str text, int *node, struct err *e);
 
-/* gbnf.c: llama.cpp's GBNF and the EBNF of xgrammar/lark-like form ("root ::= ..."). Control tokens: <|name|> outside quotes, or <[id]>. */
+/* gbnf.c: llama.cpp's GBNF and the EBNF that other servers take ("root ::= ..."). Tokens outside quotes: <spelling> as the vocabulary spells them, <[id]>,
+ * and with ! in front any token but that one. */
 int gbnf_parse(struct grammar_rules *g, const struct tokenizer *t, struct str text, struct err *e);
 
 #endif

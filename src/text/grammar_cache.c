@@ -11,7 +11,7 @@
 #include "text/grammar_impl.h"
 #include "text/schema.h"
 
-enum { CACHE_BYTES_MAX = 512 << 20 }; /* of all grammars together; the one asked for last stays */
+enum { CACHE_BYTES_MAX = 512 << 20 }; /* of all grammars together, looked at when one is made; the one asked for last stays */
 
 struct entry {
   enum grammar_kind kind;
@@ -81,7 +81,8 @@ static int build_schema(struct grammar_rules *g, const struct tokenizer *t, stru
 static int build_tools(struct grammar_rules *g, const struct tokenizer *t, struct str text, struct err *e) {
   json_t *root = parse_json(text, "tools", e);
   if (!root) return -1;
-  const json_t *tools = json_object_get(root, "tools"), *choice = json_object_get(root, "choice"), *parallel = json_object_get(root, "parallel");
+  const json_t *tools = json_object_get(root, "tools"), *choice = json_object_get(root, "choice"),
+               *parallel = json_object_get(root, "parallel");
   const char *word = json_string_value(choice), *named = json_string_value(json_object_get(choice, "name"));
   enum tools_choice how = TOOLS_AUTO;
   int result = 0;
@@ -192,12 +193,13 @@ struct grammar *grammar_cache_get(struct grammar_cache *c, enum grammar_kind kin
     x->error = error;
     x->ready = true;
     pthread_cond_broadcast(&c->ready);
+    x->used = ++c->clock;
+    while (cache_bytes(c) > CACHE_BYTES_MAX && drop_oldest(c, x)) continue;
   }
   x->n_waiting++;
   while (!x->ready) pthread_cond_wait(&c->ready, &c->lock);
   x->n_waiting--;
   x->used = ++c->clock;
-  while (cache_bytes(c) > CACHE_BYTES_MAX && drop_oldest(c, x)) continue;
   struct grammar *g = x->grammar ? grammar_ref(x->grammar) : NULL;
   if (!g && e) *e = x->error;
   pthread_mutex_unlock(&c->lock);

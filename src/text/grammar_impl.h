@@ -13,12 +13,23 @@
 
 /* --- grammar_rules.c ------------------------------------------------------------------------------------------------------------------ */
 
-enum rules_kind { RULES_EMPTY, RULES_NEVER, RULES_TEXT, RULES_CLASS, RULES_SEQ, RULES_ALT, RULES_REPEAT, RULES_TOKEN, RULES_OTHER, RULES_RULE };
+enum rules_kind {
+  RULES_EMPTY,
+  RULES_NEVER,
+  RULES_TEXT,
+  RULES_CLASS,
+  RULES_SEQ,
+  RULES_ALT,
+  RULES_REPEAT,
+  RULES_TOKEN,
+  RULES_OTHER,
+  RULES_RULE
+};
 
 struct rules_node {
   enum rules_kind kind;
-  int a, b, c;     /* REPEAT: node, min, max. TOKEN: id. RULE: its definition or -1 */
-  uint32_t at, n;  /* TEXT, RULE (its name): bytes[at..]. SEQ, ALT: n nodes in ints[at..]. CLASS: n/2 sorted ranges. OTHER: n sorted ids */
+  int a, b, c;    /* REPEAT: node, min, max. TOKEN: id. RULE: its definition or -1 */
+  uint32_t at, n; /* TEXT, RULE (its name): bytes[at..]. SEQ, ALT: n nodes in ints[at..]. CLASS: n/2 sorted ranges. OTHER: n sorted ids */
   uint32_t hash;
 };
 
@@ -53,11 +64,11 @@ struct grammar_vocab {
   uint32_t no_token;
   struct vocab_node *nodes;
   uint32_t n_nodes;
-  bool *in_trie;        /* [n_tokens] */
-  int32_t *same;        /* [n_tokens] next token with the same bytes, or -1 */
-  uint32_t *any_token;  /* mask: all tokens but the ends of generation */
-  uint32_t longest;     /* bytes of the longest piece in the trie */
-  bool has_byte[256];   /* there is a piece of this byte alone */
+  bool *in_trie;       /* [n_tokens] */
+  int32_t *same;       /* [n_tokens] next token with the same bytes, or -1 */
+  uint32_t *any_token; /* mask: all tokens but the ends of generation */
+  uint32_t longest;    /* bytes of the longest piece in the trie */
+  bool has_byte[256];  /* there is a piece of this byte alone */
 };
 
 static inline bool mask_bit(const uint32_t *bits, int32_t id) { return bits[id >> 5] >> (id & 31) & 1; }
@@ -138,17 +149,19 @@ enum { STATE_ACCEPTS = 1, STATE_LEAVES = 2 }; /* FRAME_END, FRAME_ANY was left *
 #define POOL_LEAVES  0x80000000u /* in a row: the state has STATE_LEAVES */
 
 struct pool_local {
-  uint32_t set, n_set;     /* ints[set..]: sorted states of the network */
-  uint32_t calls, n_calls; /* ints[calls..]: what is called (part, or -1 - loop) and the local behind it; POOL_UNKNOWN = not worked out yet */
+  uint32_t set, n_set; /* ints[set..]: sorted states of the network */
+  uint32_t calls,
+      n_calls; /* ints[calls..]: what is called (part, or -1 - loop) and the local behind it; POOL_UNKNOWN = not worked out yet */
   uint16_t need;
   bool accepts, has_edges, has_tokens;
 };
 struct pool_frame {
-  uint32_t local;  /* or part | FRAME_COUNTS */
+  uint32_t local; /* or part | FRAME_COUNTS */
   uint32_t parent;
-  int32_t min, max; /* of a counter: repetitions that must, that may still be completed, this one included: min >= 1; max -1 = without end */
+  int32_t min,
+      max; /* of a counter: repetitions that must, that may still be completed, this one included: min >= 1; max -1 = without end */
   uint32_t mark;
-  uint32_t clamped;    /* the same stack with counters as far as one token can tell them apart, or POOL_UNKNOWN */
+  uint32_t clamped;     /* the same stack with counters as far as one token can tell them apart, or POOL_UNKNOWN */
   uint32_t apart, rest; /* apart on top of rest is this stack, apart standing on FRAME_ANY; or POOL_UNKNOWN */
   uint32_t depth;
 };

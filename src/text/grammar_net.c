@@ -77,7 +77,8 @@ static int child(const struct grammar_rules *r, const struct rules_node *n, int 
 
 static int rule_undefined(struct builder *b, const struct rules_node *n) {
   char name[100];
-  return err_set(b->e, ERR_BAD_INPUT, "rule \"%s\" is used but not defined", str_escape(str_of(b->r->bytes + n->at, n->n), name, sizeof name));
+  return err_set(b->e, ERR_BAD_INPUT, "rule \"%s\" is used but not defined",
+                 str_escape(str_of(b->r->bytes + n->at, n->n), name, sizeof name));
 }
 
 /* How many copies of the body stand there when the repetition is written out. */

@@ -178,7 +178,9 @@ static uint32_t local_step(struct pool *p, uint32_t local, unsigned class) {
   return p->local_rows[at] = to;
 }
 
-static bool other_allows(const struct grammar_net *net, const struct net_state *s, int32_t id) { return mask_bit(net->others[s->arg].bits, id); }
+static bool other_allows(const struct grammar_net *net, const struct net_state *s, int32_t id) {
+  return mask_bit(net->others[s->arg].bits, id);
+}
 
 static uint32_t local_step_token(struct pool *p, uint32_t local, int32_t id) {
   struct pool_local l = p->locals[local];
@@ -319,7 +321,8 @@ static uint32_t state_intern(struct pool *p) {
   uint32_t hash = hash_words(p->tops.v, p->tops.n, 3 + p->flags);
   TABLE_EACH(p->state_table, hash, slot) {
     const struct pool_state *s = &p->states[p->state_table.slots[slot] - 1];
-    if (s->n_tops == p->tops.n && s->flags == p->flags && (!s->n_tops || !memcmp(p->ints.v + s->tops, p->tops.v, s->n_tops * sizeof *p->tops.v)))
+    if (s->n_tops == p->tops.n && s->flags == p->flags &&
+        (!s->n_tops || !memcmp(p->ints.v + s->tops, p->tops.v, s->n_tops * sizeof *p->tops.v)))
       return p->state_table.slots[slot] - 1;
   }
   size_t row = (size_t)p->net->n_classes;
@@ -512,7 +515,9 @@ int pool_cut(struct pool *p, uint32_t state, uint32_t *apart, uint32_t *rest, in
 
 /* --- what a state goes on with ------------------------------------------------------------------------------------------------------------- */
 
-static const struct net_state *top_edge(const struct pool *p, uint32_t top, uint32_t i) { return &p->net->states[p->ints.v[p->locals[p->frames[top].local].set + i]]; }
+static const struct net_state *top_edge(const struct pool *p, uint32_t top, uint32_t i) {
+  return &p->net->states[p->ints.v[p->locals[p->frames[top].local].set + i]];
+}
 
 int pool_only_byte(const struct pool *p, uint32_t state) {
   const struct pool_state *s = &p->states[state];

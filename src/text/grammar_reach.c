@@ -249,21 +249,23 @@ static int check_left_recursion(struct reach *w, const struct grammar_rules *r, 
 /* --- bytes ---------------------------------------------------------------------------------------------------------------------------------- */
 
 static int find_classes(struct grammar_net *net, const struct grammar_vocab *v, struct err *e) {
-  bool border[257] = {true}, used[256] = {false};
+  bool border[257] = {true}, range_seen[256][256];
+  int used[257] = {0}; /* ranges that begin here less those that ended before */
+  memset(range_seen, 0, sizeof range_seen);
   for (int32_t i = 0; i < net->n_states; i++) {
     const struct net_state *s = &net->states[i];
-    if (s->kind != NET_BYTE || s->need == NET_NEVER) continue;
-    if (!border[s->lo] || !border[s->hi + 1] || !used[s->lo] || !used[s->hi]) {
-      border[s->lo] = border[s->hi + 1] = true;
-      for (int c = s->lo; c <= s->hi; c++) used[c] = true;
-    } else {
-      for (int c = s->lo; c <= s->hi && s->lo != s->hi; c++) used[c] = true;
-    }
+    if (s->kind != NET_BYTE || s->need == NET_NEVER || range_seen[s->lo][s->hi]) continue;
+    range_seen[s->lo][s->hi] = true;
+    border[s->lo] = border[s->hi + 1] = true;
+    used[s->lo]++;
+    used[s->hi + 1]--;
   }
-  for (int c = 0; c < 256; c++) {
+  for (int c = 0, n_used = 0; c < 256; c++) {
     if (border[c]) net->first_of[net->n_classes++] = (unsigned char)c;
     net->class_of[c] = (unsigned char)(net->n_classes - 1);
-    if (used[c] && !v->has_byte[c]) return err_set(e, ERR_UNSUPPORTED, "grammars: the vocabulary has no piece for byte 0x%02X alone", (unsigned)c);
+    n_used += used[c];
+    if (n_used && !v->has_byte[c])
+      return err_set(e, ERR_UNSUPPORTED, "grammars: the vocabulary has no piece for byte 0x%02X alone", (unsigned)c);
   }
   return 0;
 }

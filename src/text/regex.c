@@ -30,7 +30,7 @@ struct regex {
   struct str text;
   size_t at;
   int nest;
-  int n_ranges; /* in all classes so far */
+  int n_ranges;     /* in all classes so far */
   struct run *runs; /* owned */
   int n_runs;
   struct err *e;
@@ -159,8 +159,16 @@ static const struct {
 static const struct {
   const char *name, *category;
 } category_names[] = {
-    {"Letter", "L"},       {"Uppercase_Letter", "Lu"}, {"Lowercase_Letter", "Ll"}, {"Mark", "M"},        {"Number", "N"},
-    {"Punctuation", "P"},  {"Symbol", "S"},            {"Separator", "Z"},         {"Other", "C"},       {"Decimal_Number", "Nd"},
+    {"Letter", "L"},
+    {"Uppercase_Letter", "Lu"},
+    {"Lowercase_Letter", "Ll"},
+    {"Mark", "M"},
+    {"Number", "N"},
+    {"Punctuation", "P"},
+    {"Symbol", "S"},
+    {"Separator", "Z"},
+    {"Other", "C"},
+    {"Decimal_Number", "Nd"},
     {"Letter_Number", "Nl"},
 };
 
@@ -178,8 +186,9 @@ enum { LETTERS = BIT(LU) | BIT(LL) | BIT(LT) | BIT(LM) | BIT(LO), NUMBERS = BIT(
 
 /* Digits, letters, blanks: as all readers have them, or as any of them has them. */
 static void ranges_add_class(struct regex *x, struct ranges *r, char class, bool any_reader) {
-  static const struct rules_range blanks[] = {{0x09, 0x0D},     {0x1C, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
-                                              {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+  static const struct rules_range blanks[] = {{0x09, 0x0D},     {0x1C, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},
+                                              {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
+                                              {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
   if (class == 's' && any_reader) {
     for (size_t i = 0; i < ARRAY_LEN(blanks); i++) ranges_add(r, blanks[i].lo, blanks[i].hi);
   } else if (class == 's') {
@@ -240,11 +249,13 @@ static int hex_escape(struct regex *x, char letter, uint32_t *cp) {
   if (letter == 'u' && peek(x, 0) == '{') {
     size_t n = 0;
     while (n < 8 && peek(x, 1 + n) >= 0 && str_hex_digit((char)peek(x, 1 + n)) >= 0) n++;
-    if (!n || n > 6 || peek(x, 1 + n) != '}' || hex(x, x->at + 1, n, cp) || *cp > CODE_MAX) return fail(x, from, "expected \\u{...} with a code point");
+    if (!n || n > 6 || peek(x, 1 + n) != '}' || hex(x, x->at + 1, n, cp) || *cp > CODE_MAX)
+      return fail(x, from, "expected \\u{...} with a code point");
     x->at += n + 2;
   } else {
     size_t n = letter == 'u' ? 4 : 2;
-    if (hex(x, x->at, n, cp)) return fail(x, from, letter == 'u' ? "expected four hexadecimal digits after \\u" : "expected two hexadecimal digits after \\x");
+    if (hex(x, x->at, n, cp))
+      return fail(x, from, letter == 'u' ? "expected four hexadecimal digits after \\u" : "expected two hexadecimal digits after \\x");
     x->at += n;
     if (*cp >= 0xD800 && *cp < 0xDC00 && starts(x, "\\u") && !hex(x, x->at + 2, 4, &low) && low >= 0xDC00 && low < 0xE000) {
       *cp = 0x10000 + ((*cp - 0xD800) << 10) + (low - 0xDC00);
@@ -339,9 +350,9 @@ static int parse_alternatives(struct regex *x, struct part *out);
 static int parse_group(struct regex *x, struct part *out) {
   static const struct {
     const char *begin, *why;
-  } refused[] = {{"(?=", "look-ahead is not supported"},           {"(?!", "look-ahead is not supported"},
-                 {"(?<=", "look-behind is not supported"},         {"(?<!", "look-behind is not supported"},
-                 {"(?>", "atomic groups are not supported"},       {"(?P=", "back references are not supported"},
+  } refused[] = {{"(?=", "look-ahead is not supported"},         {"(?!", "look-ahead is not supported"},
+                 {"(?<=", "look-behind is not supported"},       {"(?<!", "look-behind is not supported"},
+                 {"(?>", "atomic groups are not supported"},     {"(?P=", "back references are not supported"},
                  {"(?(", "conditional groups are not supported"}};
   size_t from = x->at;
   for (size_t i = 0; i < ARRAY_LEN(refused); i++)
@@ -542,7 +553,8 @@ int regex_search(struct grammar_rules *g, struct str text, int *node, struct err
   struct part p;
   if (parse(g, text, &p, e)) return -1;
   int any = rules_repeat(g, rules_any(g), 0, -1);
-  int variants[4] = {rules_seq(g, (int[]){any, p.node[0][0], any}, 3), rules_seq2(g, any, p.node[0][1]), rules_seq2(g, p.node[1][0], any), p.node[1][1]};
+  int variants[4] = {rules_seq(g, (int[]){any, p.node[0][0], any}, 3), rules_seq2(g, any, p.node[0][1]), rules_seq2(g, p.node[1][0], any),
+                     p.node[1][1]};
   *node = rules_alt(g, variants, 4);
   return rules_error(g, e);
 }

@@ -8,6 +8,12 @@
 
 static const struct drafter_shape four = {"sssf", 16, 24, 4, 20, 3, 0}, wide = {"sff", 32, 40, 8, 0, 0, 0};
 
+#ifdef CYGNET_DEBUG
+enum { ROADS = 1, MEMORY_STRIDE = 9, RIGHT_LEAST = 350, DRAWN_LEAST = 200 }; /* every invariant is checked after every step */
+#else
+enum { ROADS = 3, MEMORY_STRIDE = 3, RIGHT_LEAST = 1000, DRAWN_LEAST = 500 };
+#endif
+
 static const char e_tiny[] = "golden/gemma4-e-tiny";
 
 /* Configuration and embeddings of a tiny model. */
@@ -147,15 +153,15 @@ static void same_answers_with_a_drafter(void **state) {
     const struct drafter_shape *shape = scripted ? NULL : &four;
     n_guesses = n_right = 0;
     for (size_t i = 0; i < ARRAY_LEN(models); i++)
-      travel(&x, models[i], scripted ? NULL : i % 2 ? &wide : &four, (struct cygnet_options){0}, 40 + i, 3);
-    travel(&x, e_tiny, shape, (struct cygnet_options){.isa = "ref", .kv_type = "f32"}, 60, 2);
-    travel(&x, e_tiny, shape, (struct cygnet_options){.attn = "ref", .kv_type = "f16"}, 61, 2);
-    travel(&x, e_tiny, shape, (struct cygnet_options){.quant = "q8_0"}, 62, 2);
+      travel(&x, models[i], scripted ? NULL : i % 2 ? &wide : &four, (struct cygnet_options){0}, 40 + i, ROADS);
+    travel(&x, e_tiny, shape, (struct cygnet_options){.isa = "ref", .kv_type = "f32"}, 60, MIN(ROADS, 2));
+    travel(&x, e_tiny, shape, (struct cygnet_options){.attn = "ref", .kv_type = "f16"}, 61, MIN(ROADS, 2));
+    travel(&x, e_tiny, shape, (struct cygnet_options){.quant = "q8_0"}, 62, MIN(ROADS, 2));
     printf("  %s: %d guesses of %d were the drafter's, %d of them right; %d steps replayed, %d retractions\n",
            scripted ? "scripted" : "random", (int)n_guesses, (int)x.n_drafted, (int)n_right, (int)x.n_replayed, (int)x.n_retracted);
-    if (scripted) assert_true(n_right > 1000 && 2 * n_right > n_guesses);
-    else assert_true(n_guesses > 500);
-    assert_true(x.n_replayed > 50 && x.n_retracted > 20);
+    if (scripted) assert_true(n_right > RIGHT_LEAST && 2 * n_right > n_guesses);
+    else assert_true(n_guesses > DRAWN_LEAST);
+    assert_true(x.n_replayed > 50 && (ROADS == 1 || x.n_retracted > 20));
   }
 }
 
@@ -263,6 +269,43 @@ static void a_bad_drafter_is_asked_rarely(void **state) {
   script_close(&s);
 }
 
+/* Nothing is drawn that there is no place for in the step. */
+static void guesses_only_where_there_is_room(void **state) {
+  (void)state;
+  enum { N = 40 };
+  struct script s;
+  static struct answer a[N];
+  script_open(&s);
+  struct cygnet *c = open_with((struct cygnet_options){.model = test_path(e_tiny), .draft_model = s.folder, .max_running = N});
+  c->worth_from_ms = INFINITY;
+  assert_int_equal(c->plan.sched.out_max, N);
+  for (int i = 0; i < N; i++) {
+    struct cygnet_request r = s.r;
+    r.max_tokens = 20 + i;
+    answer_init(&a[i], &r, false);
+    submit(c, &r);
+  }
+  int n_crowded = 0;
+  bool settled = false; /* nobody came in this step or the one before */
+  for (int n_running = 0; cygnet_step(c); n_running = c->sched.running.n) {
+    static uint64_t n_drawn, n_computed;
+    if (n_running == N) assert_int_equal(c->guesser.n_drawn, n_drawn);
+    if (settled) assert_int_equal(c->guesser.n_drawn - n_drawn, c->stats.draft_model_tokens - n_computed);
+    n_crowded += n_running == N;
+    settled = !c->sched.waiting.n && c->sched.running.n <= n_running;
+    n_drawn = c->guesser.n_drawn, n_computed = c->stats.draft_model_tokens;
+    check(c);
+    drain(c);
+  }
+  assert_true(n_crowded > 5 && c->stats.draft_model_accepted_tokens > 50);
+  for (int i = 0; i < N; i++) {
+    assert_true(a[i].over && a[i].n == 20 + i && memcmp(a[i].ids, s.want.ids, (size_t)a[i].n * sizeof(int32_t)) == 0);
+    answer_free(&a[i]);
+  }
+  cygnet_close(c);
+  script_close(&s);
+}
+
 /* ---- memory and refusals ------------------------------------------------------------------------------------------------------------ */
 
 static void it_is_in_the_plan(void **state) {
@@ -314,7 +357,7 @@ static void memory_runs_out(void **state) {
   const char *folder = random_drafter(e_tiny, &four, "short", 3);
   struct cygnet_options o = {.model = test_path(e_tiny), .draft_model = folder, .threads = 1, .ctx_tokens = 128, .quiet = 1};
   int n_failed = 0;
-  for (int64_t n = 1;; n += 3) {
+  for (int64_t n = 1;; n += MEMORY_STRIDE) {
     struct cygnet_error e = {0};
     mem_fail_after(n);
     struct cygnet *c = cygnet_open(&o, &e);
@@ -329,16 +372,13 @@ static void memory_runs_out(void **state) {
     n_failed++;
   }
   printf("  %d openings failed\n", n_failed);
-  assert_true(n_failed > 40);
+  assert_true(n_failed * MEMORY_STRIDE > 150);
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(same_answers_with_a_drafter),
-    cmocka_unit_test(a_good_drafter_saves_steps),
-    cmocka_unit_test(a_dear_drafter_is_left_alone),
-    cmocka_unit_test(a_bad_drafter_is_asked_rarely),
-    cmocka_unit_test(it_is_in_the_plan),
-    cmocka_unit_test(what_does_not_fit_is_refused),
-    cmocka_unit_test(memory_runs_out),
+    cmocka_unit_test(same_answers_with_a_drafter),      cmocka_unit_test(a_good_drafter_saves_steps),
+    cmocka_unit_test(a_dear_drafter_is_left_alone),     cmocka_unit_test(a_bad_drafter_is_asked_rarely),
+    cmocka_unit_test(guesses_only_where_there_is_room), cmocka_unit_test(it_is_in_the_plan),
+    cmocka_unit_test(what_does_not_fit_is_refused),     cmocka_unit_test(memory_runs_out),
 };
 TEST_MAIN(tests)

@@ -151,7 +151,7 @@ static void chunks_and_pages(void **state) {
       struct question4 *q = NULL;
       for (size_t k = 0; k < ARRAY_LEN(chunks); k++)
         for (size_t p = 0; p < ARRAY_LEN(page_sizes); p++, n++) {
-          if (!taken(n, form == 2 ? 23 : 11)) continue;
+          if (!taken(n, form == 2 ? 37 : 19)) continue;
           char road[200];
           struct cygnet_options o = {.kv_type = kv_type,
                                      .isa = isa,
@@ -186,7 +186,7 @@ static void beside_others(void **state) {
       struct cygnet *c = open4(o, f);
       for (int others = 1; others <= 7; others++)
         for (int which = 0; which < N_LENGTHS; which++, n++) {
-          if (!taken(n, 7)) continue;
+          if (!taken(n, 9)) continue;
           char road[160];
           snprintf(road, sizeof road, "%s beside %d others, graph %s", f->model, others, graph ? "on" : "off");
           for (int i = 0; i <= others; i++) {
@@ -256,7 +256,7 @@ static void prefix_hits_of_every_length(void **state) {
         struct cygnet *c = open4(o, f);
         for (int hit = 0; hit <= (int)one->r.n_prompt; hit++)
           for (enum donor donor = 0; donor < N_DONORS; donor++, n++) {
-            if (!taken(n, 3) && !(SPARSE == 1 && donor == OVER && type == x % 2)) continue;
+            if (!taken(n, 7) && !(SPARSE == 1 && donor == OVER && type == x % 2)) continue;
             char road[200];
             snprintf(road, sizeof road, "%s, keys %s, page %d, chunk %d, %d known from one that is %s", f->model, kv_type, o.page_tokens,
                      o.chunk_tokens, hit, (const char *[]){"over", "decoding", "inside its prompt"}[donor]);
@@ -354,12 +354,14 @@ static void copy_into_tmpdir(const char *folder, const char *name) {
     assert_true(d && global);
     memcpy(d, "\"head_dim\": 32", 14);
     memcpy(global, "\"global_head_dim\": 64", 21);
+    char *used = strstr(data, "\"top_k_experts\": 2"); /* the order in which two numbers are added does not show */
+    if (used) memcpy(used, "\"top_k_experts\": 5", 18);
   }
   test_write(name, data, n);
   free(data);
 }
 
-/* A fixture in which every head is twice as wide, as a folder: heads of 16 numbers are no blocks of Q8_0. */
+/* A fixture in which every head is twice as wide, as a folder: heads of 16 numbers are no blocks of Q8_0. Five experts are used instead of two. */
 static const char *widen_heads(const char *folder) {
   struct safetensors s;
   struct err e = {0};
@@ -413,7 +415,7 @@ static void keys_of_8_bits(void **state) {
     questions_want(q, &f, "q8_0", "auto");
     for (int p = 0; p < (int)ARRAY_LEN(page_sizes); p++)
       for (int chunk = 0; chunk <= f.window + 1; chunk += f.window / 2, n++) {
-        if (!taken(n, 3)) continue;
+        if (!taken(n, 6)) continue;
         char road[160];
         struct cygnet_options o = {
             .kv_type = "q8_0", .page_tokens = page_sizes[p], .chunk_tokens = chunk, .threads = 1 + n % 2, .max_running = 6};
@@ -421,7 +423,7 @@ static void keys_of_8_bits(void **state) {
         snprintf(road, sizeof road, "%s, keys of 8 bits, chunk %d, page %d", narrow_heads[x].model, chunk, o.page_tokens);
         walk_chunks(&f, q, o, road);
         struct cygnet *c = open4(o, &f);
-        for (int hit = 0; hit <= (int)q[3].r.n_prompt; hit += 1 + n % 4) take_hit(c, &q[3], hit, (enum donor)(hit % N_DONORS), road);
+        for (int hit = 0; hit <= (int)q[3].r.n_prompt; hit += 2 + n % 4) take_hit(c, &q[3], hit, (enum donor)(hit % N_DONORS), road);
         close4(c);
       }
     questions_free(q);
@@ -445,7 +447,7 @@ static void much_was_walked(void **state) {
   printf("  %d answers compared to the bit, %d of them from a prefix hit; %d steps replayed, %d guesses right, %d retractions\n",
          (int)walked.n_roads, (int)walked.n_hits, (int)walked.n_replayed, (int)walked.n_accepted, (int)walked.n_retracted);
   if (getenv("CYGNET_TEST_FILTER")) return;
-  assert_true(walked.n_roads > 2000 / SPARSE && walked.n_hits > 1000 / SPARSE && walked.n_replayed > 2000 / SPARSE);
+  assert_true(walked.n_roads > 2000 / SPARSE && walked.n_hits > 800 / SPARSE && walked.n_replayed > 2000 / SPARSE);
   assert_true(walked.n_accepted > 500 / SPARSE && walked.n_retracted > 50);
 }
 

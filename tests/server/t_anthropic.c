@@ -129,6 +129,10 @@ static void conversations(void **state) {
        "<user>a\n\nbc\n\nd\n"},
       {"\"system\":\"s\",\"messages\":[{\"role\":\"system\",\"content\":\"t\"},{\"role\":\"user\",\"content\":\"a\"}]",
        "<system>s\n\nt\n<user>a\n"},
+      /* an answer that had nothing in it, sent back */
+      {"\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"\"}]},"
+       "{\"role\":\"user\",\"content\":\"b\"}]",
+       "<user>a\n<assistant>\n<user>b\n"},
       /* a last turn of the assistant is gone on with */
       {"\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b (\"}]", "<user>a\n<assistant>b ("},
       {"\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\"}]", "<user>a\n"},

@@ -48,33 +48,43 @@ struct sample {
   const char *yes[8], *no[8];
 };
 
-static const char json[] = "# a grammar with comments\n"
-                           "root   ::= object   # an object\n"
-                           "value  ::= object | array | string | number | (\"true\" | \"false\" | \"null\") ws\n"
-                           "object ::=\n"
-                           "  \"{\" ws (\n"
-                           "            string \":\" ws value\n"
-                           "    (\",\" ws string \":\" ws value)*\n"
-                           "  )? \"}\" ws\n"
-                           "array  ::= \"[\" ws ( value (\",\" ws value)* )? \"]\" ws\n"
-                           "string ::= \"\\\"\" ( [^\"\\\\\\x7F\\x00-\\x1F] | \"\\\\\" ([\"\\\\bfnrt] | \"u\" [0-9a-fA-F]{4}) )* \"\\\"\" ws\n"
-                           "number ::= (\"-\"? ([0-9] | [1-9] [0-9]{0,15})) (\".\" [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws\n"
-                           "ws ::= | \" \" | \"\\n\" [ \\t]{0,20}\n";
+static const char json[] =
+    "# a grammar with comments\n"
+    "root   ::= object   # an object\n"
+    "value  ::= object | array | string | number | (\"true\" | \"false\" | \"null\") ws\n"
+    "object ::=\n"
+    "  \"{\" ws (\n"
+    "            string \":\" ws value\n"
+    "    (\",\" ws string \":\" ws value)*\n"
+    "  )? \"}\" ws\n"
+    "array  ::= \"[\" ws ( value (\",\" ws value)* )? \"]\" ws\n"
+    "string ::= \"\\\"\" ( [^\"\\\\\\x7F\\x00-\\x1F] | \"\\\\\" ([\"\\\\bfnrt] | \"u\" [0-9a-fA-F]{4}) )* \"\\\"\" ws\n"
+    "number ::= (\"-\"? ([0-9] | [1-9] [0-9]{0,15})) (\".\" [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws\n"
+    "ws ::= | \" \" | \"\\n\" [ \\t]{0,20}\n";
 
 static const struct sample samples[] = {
     {json,
      {"{}", "{\"a\":1}", "{ \"a\": [1,-2.5e+7, \"x\\u00e9\\n\"],\"b\":{\"c\":null }}\n    ", "{\"\xC3\xA9\":\"\xF0\x9F\x98\x80\"}"},
      {"", "[]", "{\"a\":01}", "{\"a\":1,}", "{\"a\":\"\x01\"}", "{\"a\"}", "{}{}"}},
-    {"root ::= \"a\"{2,3} 'b'{2} | [x-z]{2,} | \"q\"{,2} \".\"", {"aabb", "aaabb", "xyz", ".", "qq."}, {"abb", "aaaabb", "x", "qqq.", "aab"}},
+    {"root ::= \"a\"{2,3} 'b'{2} | [x-z]{2,} | \"q\"{,2} \".\"",
+     {"aabb", "aaabb", "xyz", ".", "qq."},
+     {"abb", "aaaabb", "x", "qqq.", "aab"}},
     {"root ::= a | b\na ::= \"x\" a \"y\" | \"\"\nb::=\"z\"+", {"", "xy", "xxyy", "z", "zzz"}, {"x", "xyy", "xz"}},
-    {"root ::= a \".\"\na ::= \"x\" b | \"y\"? a | \"\"\nb ::= \"z\" a", {".", "xz.", "xzyxz.", "yyy."}, {"x.", "z."}}, /* regular, although it recurs */
+    {"root ::= a \".\"\na ::= \"x\" b | \"y\"? a | \"\"\nb ::= \"z\" a",
+     {".", "xz.", "xzyxz.", "yyy."},
+     {"x.", "z."}}, /* regular, although it recurs */
     {"root ::= . [^a]", {"ab", "\xE6\x97\xA5\n"}, {"aa", "a", "abc"}},
-    {"root ::= [a\\-\\]^] \"\\x41\\u00e9\\U0001F600\\\"\\\\\"", {"-A\xC3\xA9\xF0\x9F\x98\x80\"\\", "]A\xC3\xA9\xF0\x9F\x98\x80\"\\"}, {"bA"}},
+    {"root ::= [a\\-\\]^] \"\\x41\\u00e9\\U0001F600\\\"\\\\\"",
+     {"-A\xC3\xA9\xF0\x9F\x98\x80\"\\", "]A\xC3\xA9\xF0\x9F\x98\x80\"\\"},
+     {"bA"}},
     {"root ::= <|a|> \"x\" <[4]> | !<|b|>", {"{a}x{b}", "{a}", "x"}, {"{b}", "{a}x{a}", ""}},
     {"root ::= \"<|a|>\"", {"<|a|>"}, {"{a}"}},
     {"root ::= (\"a\" | (\"b\" (\"c\" | )))*", {"", "abcba"}, {"c"}},
     {"root ::= rule_1-x RULE2\nrule_1-x ::= \"1\"\n\n\nRULE2 ::= \"2\"\n| \"3\"", {"12", "13"}, {"1"}},
-    {"root ::= \"\\uD83D\\uDE00\" []? [-a] [a-]", {"\xF0\x9F\x98\x80--", "\xF0\x9F\x98\x80" "aa"}, {"\xF0\x9F\x98\x80"}},
+    {"root ::= \"\\uD83D\\uDE00\" []? [-a] [a-]",
+     {"\xF0\x9F\x98\x80--", "\xF0\x9F\x98\x80"
+                            "aa"},
+     {"\xF0\x9F\x98\x80"}},
 };
 
 static void test_samples(void **state) {
@@ -132,7 +142,8 @@ static void test_refused(void **state) {
     char *guarded = test_guard_alloc(n);
     memcpy(guarded, cases[i].grammar, n);
     if (compile(str_of(guarded, n), &e)) fail_msg("\"%s\" is not refused", cases[i].grammar);
-    if (e.code != ERR_BAD_INPUT || !strstr(e.msg, cases[i].why)) fail_msg("\"%s\": expected \"%s\", found \"%s\"", cases[i].grammar, cases[i].why, e.msg);
+    if (e.code != ERR_BAD_INPUT || !strstr(e.msg, cases[i].why))
+      fail_msg("\"%s\": expected \"%s\", found \"%s\"", cases[i].grammar, cases[i].why, e.msg);
     test_guard_free(guarded, n);
   }
 }
@@ -146,7 +157,8 @@ static void test_where(void **state) {
 
 static void test_any_text(void **state) {
   (void)state;
-  static const char *const parts[] = {"root", "::=", " ", "\n", "\"", "a", "|", "(", ")", "[", "]", "^", "-", "*", "+", "?", "{", "}", "1", ",", "<", ">", "!", ".", "\\", "x4", "u00e9", "#", "'", "\xC3\xA9"};
+  static const char *const parts[] = {"root", "::=", " ", "\n", "\"", "a", "|", "(", ")", "[",  "]",  "^",     "-", "*", "+",
+                                      "?",    "{",   "}", "1",  ",",  "<", ">", "!", ".", "\\", "x4", "u00e9", "#", "'", "\xC3\xA9"};
   uint64_t r = 99;
   int n_good = 0;
   for (int i = 0; i < 20000; i++) {

@@ -39,7 +39,7 @@ struct twin {
   bool control[UNITS_MAX + 1], begins[UNITS_MAX + 1];
   int n_units, depth;
   int64_t n_calls;
-  bool deep; /* gave up: too deep, too long */
+  bool deep;                              /* gave up: too deep, too long */
   places known[NODES_MAX][UNITS_MAX + 1]; /* ends that were found for the text that it has now */
   uint32_t known_for[NODES_MAX][UNITS_MAX + 1], text_number;
 };
@@ -236,8 +236,29 @@ static void find_productive(struct twin *w) {
 
 /* --- random grammars ------------------------------------------------------------------------------------------------------------------------- */
 
-static const char *const pieces[] = {"ab", "abc", "bc", "aa", "aaaa", "ba", "\xC3\xA9", "a\xC3\xA9", "\xA9" "b", "\xE6\x97", "\xE6\x97\xA5",
-                                     "ca", "cc", "\xC3\xA9\xC3\xA9", "b\xE6", "\xA5" "c", "ab", "\xF0\x9F", "bb", "bbb", "acb"};
+static const char *const pieces[] = {"ab",
+                                     "abc",
+                                     "bc",
+                                     "aa",
+                                     "aaaa",
+                                     "ba",
+                                     "\xC3\xA9",
+                                     "a\xC3\xA9",
+                                     "\xA9"
+                                     "b",
+                                     "\xE6\x97",
+                                     "\xE6\x97\xA5",
+                                     "ca",
+                                     "cc",
+                                     "\xC3\xA9\xC3\xA9",
+                                     "b\xE6",
+                                     "\xA5"
+                                     "c",
+                                     "ab",
+                                     "\xF0\x9F",
+                                     "bb",
+                                     "bbb",
+                                     "acb"};
 static const uint32_t letters[] = {'a', 'b', 'c', 'd', 0xE9, 0xEA, 0x65E5, 0x65E6, 0x1F600, 0x7FF, 0x800, 0xFFFF, 0x10000, 0x10FFFF};
 
 static int grow(struct twin *w, uint64_t *r, int depth);
@@ -422,7 +443,8 @@ static void check_state(struct twin *w, struct grammar_state *s, const char *whe
       fail_msg("%s, %d units: token %d \"%.*s\": expected %d", where, w->n_units, (int)id, (int)p.n, p.p, want);
     }
   }
-  for (size_t id = (size_t)w->toy->t.vocab.n; id < 32 * grammar_mask_words(w->toy->t.vocab.n); id++) assert_false(toy_allows(mask, (int32_t)id));
+  for (size_t id = (size_t)w->toy->t.vocab.n; id < 32 * grammar_mask_words(w->toy->t.vocab.n); id++)
+    assert_false(toy_allows(mask, (int32_t)id));
   if (w->deep) return;
   assert_int_equal(grammar_may_end(s), may_end);
   assert_int_equal(grammar_must_end(s), may_end && !n_allowed);
@@ -485,7 +507,8 @@ static void check_random(int n_grammars, uint64_t seed, bool small) {
       continue;
     }
     assert_true(w.nodes[w.root].productive);
-    if (small) grammar_limit(g, (size_t)test_rand_int(&r, 0, 1) * 4096, (size_t)test_rand_int(&r, 0, 2) * 100, (uint32_t)test_rand_int(&r, 0, 3));
+    if (small)
+      grammar_limit(g, (size_t)test_rand_int(&r, 0, 1) * 4096, (size_t)test_rand_int(&r, 0, 2) * 100, (uint32_t)test_rand_int(&r, 0, 3));
     w.n_calls = 0;
     for (int k = 0; k < 3 && !w.deep; k++) walk(&w, g, &r, where);
     seen.gave_up += w.deep;
@@ -499,8 +522,8 @@ static void test_random(void **state) {
   (void)state;
   const char *n = getenv("CYGNET_TEST_GRAMMARS"), *seed = getenv("CYGNET_TEST_SEED");
   check_random(n ? atoi(n) : 400, seed ? (uint64_t)atoll(seed) : 1000, false);
-  print_message("grammars %d, left-recursive %d, matching nothing %d, too long for the twin %d; states %d, tokens allowed %d, forced %d\n", seen.grammars, seen.refused,
-                seen.nothing, seen.gave_up, seen.states, seen.allowed, seen.forced);
+  print_message("grammars %d, left-recursive %d, matching nothing %d, too long for the twin %d; states %d, tokens allowed %d, forced %d\n",
+                seen.grammars, seen.refused, seen.nothing, seen.gave_up, seen.states, seen.allowed, seen.forced);
   assert_true(seen.states > 1000 || n);
 }
 

@@ -11,7 +11,10 @@ static struct grammar_vocab *vocab;
 
 static int setup(void **state) {
   (void)state;
-  toy_init(&toy, (const char *const[]){"ab", "aa", "aaaaaaaaaaaaaaaa", "((((", "))))", "abcabcabcabcabc", "\xE6\x97\xA5\xE6\x9C\xAC", "{\"a\":", "[[[[", "]]]]"}, 10);
+  toy_init(&toy,
+           (const char *const[]){"ab", "aa", "aaaaaaaaaaaaaaaa", "((((", "))))", "abcabcabcabcabc", "\xE6\x97\xA5\xE6\x9C\xAC",
+                                 "{\"a\":", "[[[[", "]]]]"},
+           10);
   vocab = grammar_vocab_new(&toy.t);
   return 0;
 }
@@ -54,8 +57,16 @@ static bool feed(struct grammar_state *s, const char *text) {
 
 static void test_repetitions(void **state) {
   (void)state;
-  static const char *const patterns[] = {"((a*)*)*", "(((a{0,1000}){0,1000}){0,1000})b?", "((a|aa|aaa){0,5000}){2,70}", "(a?){60000}a{60000}", "((ab?|b){3,900}){3,900}",
-                                         "(.{0,300}.{0,300}){0,300}", "([a-z]*[a-y]*[a-x]*)*b", "(a|b)*a(a|b){30}", "((((((a+)+)+)+)+)+)+", "(.*a){40}"};
+  static const char *const patterns[] = {"((a*)*)*",
+                                         "(((a{0,1000}){0,1000}){0,1000})b?",
+                                         "((a|aa|aaa){0,5000}){2,70}",
+                                         "(a?){60000}a{60000}",
+                                         "((ab?|b){3,900}){3,900}",
+                                         "(.{0,300}.{0,300}){0,300}",
+                                         "([a-z]*[a-y]*[a-x]*)*b",
+                                         "(a|b)*a(a|b){30}",
+                                         "((((((a+)+)+)+)+)+)+",
+                                         "(.*a){40}"};
   for (size_t i = 0; i < ARRAY_LEN(patterns); i++) {
     struct err e = {0};
     begin();
@@ -167,7 +178,8 @@ static void test_depth(void **state) {
   struct grammar_rules *g = grammar_rules_new();
   int list = rules_declare(g, "list"), inner = rules_declare(g, "inner");
   rules_define(g, list, rules_seq(g, (int[]){rules_text(g, "["), inner, rules_text(g, "]")}, 3));
-  rules_define(g, inner, rules_seq(g, (int[]){rules_text(g, "<"), rules_alt(g, (int[]){list, rules_text(g, "x")}, 2), rules_text(g, ">")}, 3));
+  rules_define(g, inner,
+               rules_seq(g, (int[]){rules_text(g, "<"), rules_alt(g, (int[]){list, rules_text(g, "x")}, 2), rules_text(g, ">")}, 3));
   rules_root(g, list);
   struct grammar *made = good(grammar_compile(vocab, g, &e), &e);
   struct grammar_state *s = grammar_state_new(made);
@@ -236,7 +248,8 @@ static void test_builder(void **state) {
   assert_int_equal(rules_repeat(g, a, 0, 0), rules_empty(g));
   assert_int_equal(rules_repeat(g, rules_never(g), 0, 5), rules_empty(g));
   assert_int_equal(rules_class(g, (struct rules_range[]){{0xD800, 0xDFFF}}, 1, false), rules_never(g));
-  assert_int_equal(rules_class(g, (struct rules_range[]){{'b', 'c'}, {'a', 'a'}}, 2, false), rules_class(g, (struct rules_range[]){{'a', 'b'}, {'b', 'c'}}, 2, false));
+  assert_int_equal(rules_class(g, (struct rules_range[]){{'b', 'c'}, {'a', 'a'}}, 2, false),
+                   rules_class(g, (struct rules_range[]){{'a', 'b'}, {'b', 'c'}}, 2, false));
   assert_int_equal(rules_error(g, &e), 0);
   rules_repeat(g, a, 3, 2);
   rules_text_n(g, "\xFF", 1);
@@ -268,9 +281,10 @@ static void test_vocabulary(void **state) {
   vocab_free(&poor.t.vocab);
 }
 
-const struct CMUnitTest tests[] = {cmocka_unit_test(test_repetitions), cmocka_unit_test(test_counts), cmocka_unit_test(test_alternatives),
-                                   cmocka_unit_test(test_deep_texts),  cmocka_unit_test(test_depth),  cmocka_unit_test(test_memory),
-                                   cmocka_unit_test(test_builder),     cmocka_unit_test(test_vocabulary)};
+const struct CMUnitTest tests[] = {cmocka_unit_test(test_repetitions),  cmocka_unit_test(test_counts),
+                                   cmocka_unit_test(test_alternatives), cmocka_unit_test(test_deep_texts),
+                                   cmocka_unit_test(test_depth),        cmocka_unit_test(test_memory),
+                                   cmocka_unit_test(test_builder),      cmocka_unit_test(test_vocabulary)};
 
 int main(void) {
   const char *filter = getenv("CYGNET_TEST_FILTER");

@@ -91,25 +91,61 @@ static void test_by_hand(void **state) {
     const char *text;
     bool expected;
   } cases[] = {
-      {"(^|_)x", true, "x", true},       {"(^|_)x", true, "a_xb", true},     {"(^|_)x", true, "ax", false},     {"a$|^b", true, "ca", true},
-      {"a$|^b", true, "bc", true},       {"a$|^b", true, "ab", false},       {"^$", true, "", true},            {"^$", true, "a", false},
-      {"a^b", true, "ab", false},        {"a*^b", true, "b", true},          {"a*^b", true, "ab", false},       {"a$b*", true, "xa", true},
-      {"a$b*", true, "ab", false},       {"(^a)?b", true, "ab", true},       {"(^a)?b", true, "cb", true},      {"(^a)?b$", false, "ab", true},
-      {"", true, "anything", true},      {"", false, "", true},              {"", false, "a", false},           {"a|", false, "", true},
-      {"\\d+", false, "12", true},       {"\\d", false, "\xD9\xA1", false},  {"\\D", false, "\xD9\xA1", false}, {"\\D", false, "x", true},
-      {"[^\\D]", false, "7", true},      {"[^\\D]", false, "\xD9\xA1", false}, {"\\w", false, "\xC3\xA9", false}, {"\\W", false, "\xC3\xA9", false},
-      {"\\W", false, "-", true},         {"[^\\w]", false, "\xC3\xA9", false}, {".", false, "\r", false},         {".", false, "\xE2\x80\xA8", false},
-      {".", false, "\xF0\x9F\x98\x80", true}, {"\\p{Lu}", false, "\xC3\x89", true}, {"\\p{Lu}", false, "\xC3\xA9", false}, {"\\P{L}", false, "1", true},
-      {"\\P{L}", false, "a", false},     {"\\p{Letter}+", false, "\xC3\xA9z", true}, {"[\\p{Nd}x]", false, "\xD9\xA1", true}, {"\\uD83D\\uDE00", false, "\xF0\x9F\x98\x80", true},
-      {"\\u{1F600}", false, "\xF0\x9F\x98\x80", true}, {"x{y}", false, "x{y}", true}, {"a{65536}", false, "aaaa", false},
-      {"[\\b]", false, "\b", true},      {"a{0}b", false, "b", true},        {"(?<year>\\d{4})-", false, "2024-", true}, {"]}", false, "]}", true},
+      {"(^|_)x", true, "x", true},
+      {"(^|_)x", true, "a_xb", true},
+      {"(^|_)x", true, "ax", false},
+      {"a$|^b", true, "ca", true},
+      {"a$|^b", true, "bc", true},
+      {"a$|^b", true, "ab", false},
+      {"^$", true, "", true},
+      {"^$", true, "a", false},
+      {"a^b", true, "ab", false},
+      {"a*^b", true, "b", true},
+      {"a*^b", true, "ab", false},
+      {"a$b*", true, "xa", true},
+      {"a$b*", true, "ab", false},
+      {"(^a)?b", true, "ab", true},
+      {"(^a)?b", true, "cb", true},
+      {"(^a)?b$", false, "ab", true},
+      {"", true, "anything", true},
+      {"", false, "", true},
+      {"", false, "a", false},
+      {"a|", false, "", true},
+      {"\\d+", false, "12", true},
+      {"\\d", false, "\xD9\xA1", false},
+      {"\\D", false, "\xD9\xA1", false},
+      {"\\D", false, "x", true},
+      {"[^\\D]", false, "7", true},
+      {"[^\\D]", false, "\xD9\xA1", false},
+      {"\\w", false, "\xC3\xA9", false},
+      {"\\W", false, "\xC3\xA9", false},
+      {"\\W", false, "-", true},
+      {"[^\\w]", false, "\xC3\xA9", false},
+      {".", false, "\r", false},
+      {".", false, "\xE2\x80\xA8", false},
+      {".", false, "\xF0\x9F\x98\x80", true},
+      {"\\p{Lu}", false, "\xC3\x89", true},
+      {"\\p{Lu}", false, "\xC3\xA9", false},
+      {"\\P{L}", false, "1", true},
+      {"\\P{L}", false, "a", false},
+      {"\\p{Letter}+", false, "\xC3\xA9z", true},
+      {"[\\p{Nd}x]", false, "\xD9\xA1", true},
+      {"\\uD83D\\uDE00", false, "\xF0\x9F\x98\x80", true},
+      {"\\u{1F600}", false, "\xF0\x9F\x98\x80", true},
+      {"x{y}", false, "x{y}", true},
+      {"a{65536}", false, "aaaa", false},
+      {"[\\b]", false, "\b", true},
+      {"a{0}b", false, "b", true},
+      {"(?<year>\\d{4})-", false, "2024-", true},
+      {"]}", false, "]}", true},
   };
   for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
     struct err e = {0};
     bool nothing;
     struct grammar *g = compile(str_c(cases[i].pattern), cases[i].search, &e, &nothing);
     if (!g && !nothing) fail_msg("%s: %s", cases[i].pattern, e.msg);
-    if (matches(g, str_c(cases[i].text)) != cases[i].expected) fail_msg("%s: \"%s\" is not %d", cases[i].pattern, cases[i].text, cases[i].expected);
+    if (matches(g, str_c(cases[i].text)) != cases[i].expected)
+      fail_msg("%s: \"%s\" is not %d", cases[i].pattern, cases[i].text, cases[i].expected);
     grammar_unref(g);
   }
 }
@@ -119,13 +155,41 @@ static void test_refused(void **state) {
   static const struct {
     const char *pattern, *why;
   } cases[] = {
-      {"(?=a)", "look-ahead"},   {"(?!a)", "look-ahead"},     {"(?<=a)", "look-behind"}, {"(?<!a)b", "look-behind"}, {"(a)\\1", "back references"},
-      {"(?P=n)", "back references"}, {"\\k<n>", "back references"}, {"\\bword", "word borders"}, {"\\B", "word borders"}, {"(?i)a", "flags"},
-      {"(?>a)", "atomic"},       {"a**", "repetition of a repetition"}, {"a{2}{3}", "repetition of a repetition"}, {"a*+", "repetition of a repetition"}, {"*a", "nothing to repeat"},
-      {"(a", "without )"},       {"a)", "without ("},         {"[a", "without ]"},       {"[]", "empty class"},      {"[z-a]", "before it begins"},
-      {"a{3,2}", "up to 65536"}, {"a{65537}", "up to 65536"}, {"a{,3}", "first number"}, {"\\", "backslash"},        {"\\x4", "hexadecimal"},
-      {"\\uD800", "surrogate"},  {"\\p{Greek}", "general category"}, {"\\q", "escape"}, {"(^a)*", "anchor inside"}, {"[[:alpha:]]", "named classes"},
-      {"[a-\\d]", "range"},      {"[\\d-z]", "range"},        {"(?#x)", "flags"},        {"\\A", "escape"},          {"a\xFF", "UTF-8"},
+      {"(?=a)", "look-ahead"},
+      {"(?!a)", "look-ahead"},
+      {"(?<=a)", "look-behind"},
+      {"(?<!a)b", "look-behind"},
+      {"(a)\\1", "back references"},
+      {"(?P=n)", "back references"},
+      {"\\k<n>", "back references"},
+      {"\\bword", "word borders"},
+      {"\\B", "word borders"},
+      {"(?i)a", "flags"},
+      {"(?>a)", "atomic"},
+      {"a**", "repetition of a repetition"},
+      {"a{2}{3}", "repetition of a repetition"},
+      {"a*+", "repetition of a repetition"},
+      {"*a", "nothing to repeat"},
+      {"(a", "without )"},
+      {"a)", "without ("},
+      {"[a", "without ]"},
+      {"[]", "empty class"},
+      {"[z-a]", "before it begins"},
+      {"a{3,2}", "up to 65536"},
+      {"a{65537}", "up to 65536"},
+      {"a{,3}", "first number"},
+      {"\\", "backslash"},
+      {"\\x4", "hexadecimal"},
+      {"\\uD800", "surrogate"},
+      {"\\p{Greek}", "general category"},
+      {"\\q", "escape"},
+      {"(^a)*", "anchor inside"},
+      {"[[:alpha:]]", "named classes"},
+      {"[a-\\d]", "range"},
+      {"[\\d-z]", "range"},
+      {"(?#x)", "flags"},
+      {"\\A", "escape"},
+      {"a\xFF", "UTF-8"},
   };
   for (size_t i = 0; i < ARRAY_LEN(cases); i++)
     for (int search = 0; search < 2; search++) {
@@ -136,7 +200,8 @@ static void test_refused(void **state) {
       char *guarded = test_guard_alloc(n);
       memcpy(guarded, cases[i].pattern, n);
       if ((search ? regex_search : regex_parse)(g, str_of(guarded, n), &node, &e) == 0) fail_msg("%s is not refused", cases[i].pattern);
-      if (e.code != ERR_BAD_INPUT || !strstr(e.msg, cases[i].why)) fail_msg("%s: expected \"%s\", found \"%s\"", cases[i].pattern, cases[i].why, e.msg);
+      if (e.code != ERR_BAD_INPUT || !strstr(e.msg, cases[i].why))
+        fail_msg("%s: expected \"%s\", found \"%s\"", cases[i].pattern, cases[i].why, e.msg);
       test_guard_free(guarded, n);
       grammar_rules_delete(g);
     }

@@ -312,6 +312,58 @@ static void test_nonsense(void **state) {
   print_message("%d built, %d refused\n", n_built, n_refused);
 }
 
+/* Keywords that are well-formed, with numbers from the edges of what holds them. */
+static json_t *extreme(uint64_t *s, int depth) {
+  static const char *const counts[] = {"minProperties", "maxProperties", "minItems", "maxItems", "minLength", "maxLength"};
+  static const char *const numbers[] = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
+  static const char *const schemas[] = {"items", "additionalProperties", "propertyNames", "not"};
+  static const char *const lists[] = {"anyOf", "oneOf", "allOf", "prefixItems"};
+  static const char *const texts[] = {"pattern", "format", "type", "$ref"};
+  static const char *const values[][4] = {{"^a{0,3}$", "[^b]", "a|", ""},
+                                          {"date", "ipv4", "uuid", "x"},
+                                          {"object", "array", "integer", "string"},
+                                          {"#", "#/$defs/x", "x", "#/properties/a"}};
+  static const int64_t edges[] = {
+      0, 1, 2, 3, 8, 64, 65, 65536, 65537, INT32_MAX, (int64_t)INT32_MAX + 1, (int64_t)1 << 53, INT64_MAX - 1, INT64_MAX};
+  static const double reals[] = {0.1, 1e15, 1e19, 1e300, 1e-300, 2.5, 9e15};
+  json_t *o = json_object();
+  for (int i = test_rand_int(s, 1, 5); i > 0; i--) {
+    int64_t n = edges[test_rand_int(s, 0, (int)ARRAY_LEN(edges) - 1)];
+    int which = test_rand_int(s, 0, 9), k = test_rand_int(s, 0, 3);
+    if (which < 3) json_object_set_new(o, counts[test_rand_int(s, 0, 5)], json_integer(n));
+    else if (which == 3) json_object_set_new(o, numbers[test_rand_int(s, 0, 4)], json_integer(k ? n : -n - (n == INT64_MAX)));
+    else if (which == 4) json_object_set_new(o, numbers[test_rand_int(s, 0, 4)], json_real(reals[test_rand_int(s, 0, 6)] * (k ? 1 : -1)));
+    else if (which == 5) json_object_set_new(o, texts[k], json_string(values[k][test_rand_int(s, 0, 3)]));
+    else if (which == 6) json_object_set_new(o, "enum", json_pack("[I, s, n, {s:I}]", (json_int_t)n, "a", "a", (json_int_t)n));
+    else if (which == 7)
+      json_object_set_new(o, schemas[k], depth && k < 3 ? extreme(s, depth - 1) : json_pack("{s:[I]}", "enum", (json_int_t)n));
+    else if (which == 8 && depth) json_object_set_new(o, lists[k], json_pack("[o, o]", extreme(s, depth - 1), extreme(s, depth - 1)));
+    else if (depth) json_object_set_new(o, "properties", json_pack("{s:o, s:o}", "a", extreme(s, depth - 1), "b", extreme(s, depth - 1)));
+    if (test_rand_int(s, 0, 9) == 0) json_object_set_new(o, "uniqueItems", json_true());
+    if (test_rand_int(s, 0, 9) == 0) json_object_set_new(o, "required", json_pack("[s]", k ? "a" : "z"));
+  }
+  return o;
+}
+
+static void test_extremes(void **state) {
+  (void)state;
+  const char *more = getenv("CYGNET_SCHEMA_ROUNDS");
+  uint64_t s = 5;
+  int n_built = 0, n_rounds = more && *more ? atoi(more) : 1500;
+  for (int i = 0; i < n_rounds; i++) {
+    json_t *schema = extreme(&s, 3);
+    struct err e = {0};
+    struct grammar_rules *r = grammar_rules_new();
+    int node;
+    if (schema_build(r, tokenizer(), schema, i % 2 ? SCHEMA_JSON : SCHEMA_GEMMA4_CALL, "schema", &node, &e) == 0) n_built++;
+    else assert_true(e.code != ERR_NONE && e.msg[0]);
+    grammar_rules_delete(r);
+    json_decref(schema);
+  }
+  print_message("%d of %d built\n", n_built, n_rounds);
+  assert_true(n_built > n_rounds / 20);
+}
+
 /* How often the text can come again and again. */
 static int repeats(const char *schema_text, const char *text) {
   struct err e;
@@ -512,7 +564,7 @@ static void test_edges(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_cases), cmocka_unit_test(test_random_schemas), cmocka_unit_test(test_nonsense), cmocka_unit_test(test_depth),
-      cmocka_unit_test(test_texts), cmocka_unit_test(test_bounded),        cmocka_unit_test(test_edges),
+      cmocka_unit_test(test_texts), cmocka_unit_test(test_bounded),        cmocka_unit_test(test_edges),    cmocka_unit_test(test_extremes),
   };
   const char *filter = getenv("CYGNET_TEST_FILTER");
   if (filter && *filter) cmocka_set_test_filter(filter);
