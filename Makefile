@@ -138,7 +138,7 @@ corpus: $(patsubst %,$(OBJ)/fuzz/replay_%,$(FUZZERS))
 fuzz:
 	@mkdir -p $(BUILD)/fuzz/$(F)
 	clang -std=c11 -D_GNU_SOURCE -DCYGNET_DEBUG -Isrc -Iinclude -g -O1 -march=x86-64-v2 -fsanitize=fuzzer,address,undefined fuzz/f_$(F).c \
-	  $(foreach r,base files text,$(call src_of,$(r))) -ljansson -lutf8proc -lm -pthread -o $(BUILD)/fuzz/f_$(F)
+	  $(foreach r,base files text,$(call src_of,$(r))) -ljansson -lutf8proc -lcrypto -lm -pthread -o $(BUILD)/fuzz/f_$(F)
 	$(BUILD)/fuzz/f_$(F) -max_total_time=$(or $(SECONDS),60) $(BUILD)/fuzz/$(F) fuzz/corpus/$(F)
 
 # --- the rest ---------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ enum {
   PLAN_RESUME_EACH = 1,   /* windows of resume points per running request */
   PLAN_STEP_MS_MOST = 600000,
   PLAN_STEPS = 256,       /* sizes tried between least and best */
-  PLAN_SAMPLE_BYTES = 40, /* per id of the vocabulary and sampling thread */
+  PLAN_SAMPLE_BYTES = 44, /* per id of the vocabulary and sampling thread */
 };
 
 /* ---- options ---------------------------------------------------------------------------------------------------------------- */

@@ -349,7 +349,7 @@ static void test_extremes(void **state) {
   (void)state;
   const char *more = getenv("CYGNET_SCHEMA_ROUNDS");
   uint64_t s = 5;
-  int n_built = 0, n_rounds = more && *more ? atoi(more) : 1500;
+  int n_built = 0, n_rounds = more && *more ? atoi(more) : 500;
   for (int i = 0; i < n_rounds; i++) {
     json_t *schema = extreme(&s, 3);
     struct err e = {0};
