@@ -39,6 +39,7 @@ part "AVX-512 kernels under emulation" make -s -j"$jobs" simde
 part "fuzz corpora" make -s -j"$jobs" corpus
 part "command line" python3 tests/cli.py
 part "every option" python3 tests/options.py
+part "Gemma 4 fixtures" python3 tests/golden4.py
 part "abuse over HTTP" python3 tests/abuse.py
 part "chat page in Chromium" python3 tests/page.py
 part "other people's clients" "$PYTHON" tests/clients.py

@@ -15,7 +15,7 @@ BAD = {  # what is refused before any work; bools: "maybe"; texts that can be an
     "model": None, "quant": "q3", "draft": "65", "draft-model": None, "chat-template": "llama9", "threads": "2000", "ctx": "-1", "kv-type": "q3", "isa": "avx3", "attn": "cuda", "backend": "gpu", "chunk": "70000",
     "page-size": "257", "max-running-requests": "5000", "max-queued-requests": "-1", "swa-full-tokens-ratio": "1.5", "mem": "much", "mem-fraction-static": "2",
     "step-ms": "-2", "n": "-2", "temp": "101", "top-k": "-2", "top-p": "2", "min-p": "1.1", "frequency-penalty": "3", "presence-penalty": "-3",
-    "repetition-penalty": "2.1", "seed": "-2", "stop": None, "min-tokens": "-1", "json-schema": None, "grammar": None, "regex": None, "draft-model": None, "prompt": None, "file": None, "ids": None, "system": None, "out": None,
+    "repetition-penalty": "2.1", "seed": "-2", "stop": None, "min-tokens": "-1", "json-schema": None, "grammar": None, "regex": None, "prompt": None, "file": None, "ids": None, "system": None, "out": None,
     "gen": "0", "depth": None, "batch": None, "repeat": "0", "host": None, "port": "65536", "api-key": None, "api-key-file": None, "admin-api-key": None,
     "tls-cert": None, "tls-key": None, "served-model-name": None, "cors-origin": None, "allowed-hosts": None, "grace-period": "3601", "max-body": "0",
     "max-connections": "0", "idle-timeout": "0", "prep-threads": "65", "config": None}

@@ -36,7 +36,7 @@ struct thoughts {
   int32_t open_id, close_id; /* -1: the family has none */
   bool open, over;           /* inside one now; the answer has begun, so that the grammar holds */
   int n_tokens;              /* so far, their control tokens included */
-  int n_max;                 /* when one is open and n_tokens has come to it, the next token is close_id; -1 = no limit */
+  int n_max;                 /* when n_tokens has come to it, one that is open is closed, and none is begun; -1 = no limit */
 };
 
 enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_DONE };

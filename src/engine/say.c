@@ -172,13 +172,23 @@ void say_expect(const struct say_model *m, struct say_scratch *sc, struct reques
 
 /* ---- one token -------------------------------------------------------------------------------------------------------------- */
 
+/* The budget is used up between thoughts: no other one may begin. */
+static bool is_spent(const struct thoughts *t) { return t->open_id >= 0 && !t->open && t->n_max >= 0 && t->n_tokens >= t->n_max; }
+
+/* Everything but the beginning of a thought. */
+static const uint32_t *all_but_thoughts(const struct say_model *m, struct say_scratch *sc, const struct thoughts *t) {
+  memset(sc->mask, 0xff, mask_bytes(m));
+  mask_clear(sc->mask, t->open_id);
+  return sc->mask;
+}
+
 /* What the next token may be; NULL = anything. Lives until the grammar goes on. */
 static const uint32_t *allowed(const struct say_model *m, struct say_scratch *sc, struct request *r) {
-  if (!r->grammar) return NULL;
   const struct thoughts *t = &r->thoughts;
+  if (!r->grammar) return is_spent(t) ? all_but_thoughts(m, sc, t) : NULL;
   if (!request_in_grammar(r) && t->open) return m->not_ends; /* what is to come must have its form */
   const uint32_t *mask = grammar_mask(r->grammar);
-  bool may_open = !request_in_grammar(r);
+  bool may_open = !request_in_grammar(r) && !is_spent(t);
   if (!may_open && !r->ignore_eos) return mask;
   memcpy(sc->mask, mask, mask_bytes(m));
   if (may_open) mask_set(sc->mask, t->open_id);

@@ -139,7 +139,7 @@ static void read_choice(struct params *p, struct form *f, const char *key) {
   static const enum form_choice choices[] = {FORM_AUTO, FORM_NONE, FORM_REQUIRED, FORM_REQUIRED};
   const json_t *v = json_object_get(p->object, key);
   const char *word = json_string_value(v), *type = json_string_value(json_object_get(v, "type"));
-  if (!params_is_given(v) || p->failed) return;
+  if (!v || json_is_null(v) || p->failed) return;
   if (word) {
     size_t i = 0;
     while (i < ARRAY_LEN(words) && strcmp(words[i], word)) i++;

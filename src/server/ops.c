@@ -14,6 +14,9 @@ enum { ABORT_BODY_MAX = 8 << 10 };
 static const double stuck_ms = 120e3;
 static const double gb = 1e9;
 
+/* Rows of the embeddings that are looked up in the file are not memory; a level that packs nothing works from the file's bytes. */
+static size_t weights_in_memory(const struct cygnet_info *i) { return i->packed_bytes ? i->packed_bytes : i->weight_bytes; }
+
 static void reply_json(struct http_exchange *x, struct buf *body) {
   http_reply(x, 200, "application/json", buf_cstr(body), body->len);
   buf_free(body);
@@ -110,7 +113,7 @@ static void put_state(struct serve *s, struct buf *body, const struct cygnet_sta
   const struct cygnet_info *i = &s->api.info;
   buf_printf(body, "{\"n_running\":%d,\"n_waiting\":%d,\"last_gen_throughput\":%.3f,\"effective_max_running_requests_per_dp\":%d,",
              t->n_running, t->n_waiting, metrics_gen_throughput(s->metrics), i->max_running);
-  buf_printf(body, "\"memory_usage\":{\"weight\":%.3f,\"kvcache\":%.3f,\"token_capacity\":%d,\"graph\":0},", (double)i->weight_bytes / gb,
+  buf_printf(body, "\"memory_usage\":{\"weight\":%.3f,\"kvcache\":%.3f,\"token_capacity\":%d,\"graph\":0},", (double)weights_in_memory(i) / gb,
              (double)i->kv_bytes / gb, i->pool_full_tokens);
   buf_printf(body,
              "\"token_usage\":%.4f,\"full_used_tokens\":%d,\"swa_used_tokens\":%d,\"full_cached_tokens\":%d,\"swa_cached_tokens\":%d,",
@@ -156,7 +159,7 @@ void ops_server_info(struct serve *s, struct http_exchange *x) {
   buf_printf(&body, "\"max_total_num_tokens\":%d,\"swa_max_total_num_tokens\":%d,\"max_req_input_len\":%d,", i->pool_full_tokens,
              i->pool_sliding_tokens, i->ctx_tokens - 1);
   buf_printf(&body, "\"memory_usage\":{\"weight_bytes\":%zu,\"kv_bytes\":%zu,\"scratch_bytes\":%zu,\"resident_bytes\":%zu,",
-             i->weight_bytes, i->kv_bytes, i->scratch_bytes, mem_resident_bytes());
+             weights_in_memory(i), i->kv_bytes, i->scratch_bytes, mem_resident_bytes());
   buf_printf(&body, "\"kv_token_bytes_full\":%zu,\"kv_token_bytes_swa\":%zu},", i->kv_token_bytes_full, i->kv_token_bytes_sliding);
   buf_printf(&body, "\"uptime_s\":%.3f,\"step_ms\":%.3f,\"internal_states\":[", clock_ms_since(s->started_ns) / 1e3, step_ms);
   put_state(s, &body, &t);
@@ -259,7 +262,7 @@ static void put_load(struct serve *s, struct buf *out, const struct cygnet_stats
              i->max_running);
   if (sections & SECTION_MEMORY)
     buf_printf(out, ",\"memory\":{\"weight_gb\":%.3f,\"kv_cache_gb\":%.3f,\"graph_gb\":0,\"token_capacity\":%d}",
-               (double)i->weight_bytes / gb, (double)i->kv_bytes / gb, i->pool_full_tokens);
+               (double)weights_in_memory(i) / gb, (double)i->kv_bytes / gb, i->pool_full_tokens);
   if (sections & SECTION_QUEUES)
     buf_printf(out, ",\"queues\":{\"waiting\":%d,\"grammar\":0,\"paused\":0,\"retracted\":%llu}", t->n_waiting,
                (unsigned long long)t->n_retracted);

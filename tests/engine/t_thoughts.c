@@ -167,7 +167,7 @@ static void ends_and_marks(void **state) {
 
 /* ---- thoughts ---------------------------------------------------------------------------------------------------------------- */
 
-/* Follows an answer; fails when a budget of n_max (-1: none) was passed. Returns the tokens of thoughts. */
+/* Follows an answer; fails when a budget of n_max (-1: none) was passed, or a thought begun after it was used up. Returns the tokens of thoughts. */
 static int twin_thoughts(const int32_t *ids, int n, bool open, int n_max, int *n_closed) {
   int count = 0;
   for (int i = 0; i < n; i++) {
@@ -175,6 +175,7 @@ static int twin_thoughts(const int32_t *ids, int n, bool open, int n_max, int *n
       assert_int_equal(ids[i], CLOSE);
       ++*n_closed;
     }
+    if (!open && n_max >= 0 && count >= n_max) assert_int_not_equal(ids[i], OPEN);
     count += open || ids[i] == OPEN;
     if (open && ids[i] == CLOSE) open = false;
     else if (ids[i] == OPEN) open = true;
@@ -227,7 +228,7 @@ static void a_budget_closes_thoughts(void **state) {
     roads_travel(&x);
   }
   printf("  %d tokens of thoughts, %d closed by budget, %d guesses right\n", n_thoughts, n_closed, (int)x.n_accepted);
-  assert_true(n_closed > 30 && n_thoughts > 200 && n_unlimited > 1 && x.n_accepted > 50);
+  assert_true(n_closed > 10 && n_thoughts > 200 && n_unlimited > 1 && x.n_accepted > 50);
 }
 
 /* The token that was put there has the log-probability that the model gave it. */
