@@ -115,7 +115,7 @@ static void sliding_pool_has_a_least(void **state) {
 static void scratch_is_counted(void **state) {
   (void)state;
   struct plan p = plan_of((struct cygnet_options){.threads = 2, .max_running = 3}, &config);
-  size_t tables = 3 * (1024 / 16) * sizeof(struct kv_page), sampling = (size_t)(2 * 512 * 40);
+  size_t tables = 3 * (1024 / 16) * sizeof(struct kv_page), sampling = (size_t)(2 * 512 * 44);
   for (int k = 0; k < KV_KINDS; k++) tables += pages_bytes(p.kv.n_pages[k]) + ((size_t)p.kv.n_pages[k] + 1) * sizeof(int);
   assert_int_equal(p.tree_bytes, radix_bytes(p.kv.n_pages[KV_FULL], p.kv.n_pages[KV_SLIDING], 16));
   assert_int_equal(p.scratch_bytes, model_scratch_bytes(&config, &p.model) + batch_bytes(&p.batch) + tables + sampling + p.tree_bytes +

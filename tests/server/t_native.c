@@ -58,7 +58,7 @@ static const struct range sampling_ranges[] = {
     {"skip_special_tokens", {"true", "false"}, {"1"}},
     {"logit_bias", {"null", "{\"0\":5}"}, {"{\"258\":5}", "{\"-1\":5}", "{\"abc\":1}", "{\"5\":1e9}", "{\"5\":\"x\"}", "[]"}},
     {"sampling_seed", {"0", "-1", "null"}, {"1.5", "\"7\"", "9223372036854775808"}},
-    {"regex", {"null", "\"\"", "\"a+\""}, {"\"!bad\"", "5"}},
+    {"regex", {"null", "\"a+\""}, {"\"\"", "\"!bad\"", "5"}},
     {"json_schema", {"null", "\"{}\""}, {"\"{\"", "\"[]\""}},
     {"ebnf", {"null", "\"root ::= [a]\""}, {"\"!bad\""}},
     {"structural_tag", {"null"}, {"\"x\""}},
