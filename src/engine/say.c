@@ -77,7 +77,9 @@ void say_scratch_free(struct say_scratch *sc) {
 static bool must_close(struct request *r) {
   const struct thoughts *t = &r->thoughts;
   if (!t->open || t->n_max < 0 || t->n_tokens < t->n_max) return false;
-  return !request_in_grammar(r) || mask_has(grammar_mask(r->grammar), t->close_id);
+  if (!request_in_grammar(r)) return true;
+  const uint32_t *mask = grammar_mask(r->grammar);
+  return mask && mask_has(mask, t->close_id);
 }
 
 static void follow_thoughts(struct thoughts *t, int32_t id) {
@@ -107,8 +109,8 @@ static bool is_border(const struct say_model *m, const char *text, size_t at) {
   return !continues(text[at]) && !is_space(text[at - 1]) && !(m->joins[last][first >> 6] >> (first & 63) & 1);
 }
 
-/* Nothing but a control token or an end can follow the n tokens. */
-static bool is_closed(const struct request *r, const int32_t *ids, size_t n) {
+/* Nothing but a control token or an end can follow the n tokens. Where the grammar gives up over that, the request's has given up. */
+static bool is_closed(struct request *r, const int32_t *ids, size_t n) {
   struct grammar_state *s = grammar_state_copy(r->grammar);
   bool accepted = true, closed = false;
   for (size_t i = 0; i < n && accepted; i++) accepted = grammar_accept(s, ids[i]);
@@ -120,6 +122,8 @@ static bool is_closed(const struct request *r, const int32_t *ids, size_t n) {
     closed = grammar_must_end(s) || (text.len == 0 && id >= 0);
     buf_free(&text);
   }
+  if (grammar_gave_up(s)) grammar_state_set(r->grammar, s);
+  closed &= !grammar_gave_up(s);
   grammar_state_delete(s);
   return closed;
 }
@@ -137,7 +141,7 @@ static size_t spelled(const struct say_model *m, const struct buf *text, const s
 }
 
 /* How many of the tokens of text are certain. */
-static size_t certain_tokens(const struct say_model *m, const struct say_scratch *sc, const struct request *r) {
+static size_t certain_tokens(const struct say_model *m, const struct say_scratch *sc, struct request *r) {
   size_t n, end = spelled(m, &sc->text, &sc->ids, &n);
   if (n == sc->ids.n && end == sc->text.len && is_closed(r, sc->ids.v, n)) return n;
   size_t border = MIN(end, sc->text.len - 1); /* what follows the last byte is not known */
@@ -162,6 +166,7 @@ void say_expect(const struct say_model *m, struct say_scratch *sc, struct reques
   if (sc->text.len > 0) {
     tok_encode(m->tok, str_of(sc->text.data, sc->text.len), false, false, &sc->ids);
     n = certain_tokens(m, sc, r);
+    if (grammar_gave_up(r->grammar)) return; /* its next token says so */
   } else if (id >= 0) {
     tok_ids_push(&sc->ids, id);
   } else {
@@ -182,18 +187,31 @@ static const uint32_t *all_but_thoughts(const struct say_model *m, struct say_sc
   return sc->mask;
 }
 
-/* What the next token may be; NULL = anything. Lives until the grammar goes on. */
-static const uint32_t *allowed(const struct say_model *m, struct say_scratch *sc, struct request *r) {
+static int too_ambiguous(int position, struct err *e) {
+  return err_set(e, ERR_BAD_INPUT, "position %d: grammar: too many readings of the text so far; make it less ambiguous", position);
+}
+
+/* Into *mask what the token at position may be; NULL = anything. Lives until the grammar goes on. */
+static int allowed(const struct say_model *m, struct say_scratch *sc, struct request *r, int position, const uint32_t **mask, struct err *e) {
   const struct thoughts *t = &r->thoughts;
-  if (!r->grammar) return is_spent(t) ? all_but_thoughts(m, sc, t) : NULL;
-  if (!request_in_grammar(r) && t->open) return m->not_ends; /* what is to come must have its form */
-  const uint32_t *mask = grammar_mask(r->grammar);
+  *mask = NULL;
+  if (!r->grammar) {
+    if (is_spent(t)) *mask = all_but_thoughts(m, sc, t);
+    return 0;
+  }
+  if (!request_in_grammar(r) && t->open) {
+    *mask = m->not_ends; /* what is to come must have its form */
+    return 0;
+  }
+  *mask = grammar_mask(r->grammar);
+  if (!*mask) return too_ambiguous(position, e);
   bool may_open = !request_in_grammar(r) && !is_spent(t);
-  if (!may_open && !r->ignore_eos) return mask;
-  memcpy(sc->mask, mask, mask_bytes(m));
+  if (!may_open && !r->ignore_eos) return 0;
+  memcpy(sc->mask, *mask, mask_bytes(m));
   if (may_open) mask_set(sc->mask, t->open_id);
   if (r->ignore_eos) clear_ends(m, sc->mask);
-  return sc->mask;
+  *mask = sc->mask;
+  return 0;
 }
 
 /* The answer is what the grammar wants, and the request does not let the model say so. */
@@ -222,7 +240,7 @@ static int say_one(const struct say_model *m, struct say_scratch *sc, struct req
     take_certain(r, out);
     if (r->sampling.params.n_logprobs >= 0) rc = sample_logprobs(&sc->sampler, row, out->result.id, r->top_max, &out->result, e);
   } else {
-    r->sampling.allowed = allowed(m, sc, r);
+    if (allowed(m, sc, r, position, &r->sampling.allowed, e)) return -1;
     r->sampling.n_allowed = m->n_ids;
     rc = sample_token(&sc->sampler, &r->sampling, row, (uint64_t)position, &out->result, e);
     r->sampling.allowed = NULL;
@@ -232,8 +250,10 @@ static int say_one(const struct say_model *m, struct say_scratch *sc, struct req
   bool covered = grammar_covers(r, id), whole = !covered || grammar_may_end(r->grammar);
   out->is_stop = whole && request_is_stop_id(r, id);
   out->may_stop = whole && !r->thoughts.open && id != r->thoughts.open_id;
-  if (covered && !grammar_accept(r->grammar, id))
+  if (covered && !grammar_accept(r->grammar, id)) {
+    if (grammar_gave_up(r->grammar)) return too_ambiguous(position, e);
     return err_set(e, ERR_INTERNAL, "position %d: the grammar does not take token %d, which it allowed", position, id);
+  }
   follow_thoughts(&r->thoughts, id);
   sample_state_add(&r->sampling, id);
   out->n_reasoning = r->thoughts.n_tokens;

@@ -20,6 +20,8 @@
  *
  * An end. With a grammar, an end of generation ends the request where the grammar allows one. Where the grammar allows nothing else and the request
  * forbids it (ignore_eos, min_tokens), the request ends there without one.
+ *
+ * A grammar that gives up (grammar.h) fails its request where it would have been asked next, ERR_BAD_INPUT.
  */
 #ifndef CYGNET_SAY_H
 #define CYGNET_SAY_H

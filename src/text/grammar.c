@@ -21,6 +21,7 @@
 enum {
   CUTS_MAX = 4,        /* more callers than this: walk the state as it is */
   EXITS_MAX = 1 << 14, /* as many places to leave a part at: so, too */
+  NODES_PER_STEP = 8,  /* of the trie are gone through in the time of a step of work */
   HELD_MAX = 1 + 2 * CUTS_MAX
 };
 
@@ -34,6 +35,15 @@ struct mask {
   struct mask *newer, *older;
 };
 
+struct grammar_state {
+  struct grammar *g;
+  uint32_t state;
+  bool may_end, must_end, gave_up;
+  int rest_bytes;    /* of a character that has begun */
+  struct mask *mask; /* a reference, or NULL */
+  struct grammar_state *next, *prev;
+};
+
 struct grammar {
   atomic_int n_refs;
   struct grammar_vocab *vocab; /* borrowed */
@@ -42,6 +52,7 @@ struct grammar {
   struct pool *pool;
   size_t pool_bytes_max; /* collected beyond this: pool_limit, or twice what was in use */
   size_t pool_limit, mask_limit, mask_bytes;
+  uint64_t work_max;
   uint32_t exits_max;
   struct mask *newest, *oldest;
   struct grammar_state *states;
@@ -49,15 +60,7 @@ struct grammar {
   int n_held;
   uint32_t *path; /* [longest + 1] states from where a walk began, by depth */
   uint32_t path_from, path_to;
-};
-
-struct grammar_state {
-  struct grammar *g;
-  uint32_t state;
-  bool may_end, must_end;
-  int rest_bytes;    /* of a character that has begun */
-  struct mask *mask; /* a reference, or NULL */
-  struct grammar_state *next, *prev;
+  struct grammar_state first; /* where answers begin, with its mask; holds no reference to g and is not among states */
 };
 
 void grammar_limit(struct grammar *g, size_t pool_bytes, size_t mask_bytes, uint32_t exits) {
@@ -65,6 +68,16 @@ void grammar_limit(struct grammar *g, size_t pool_bytes, size_t mask_bytes, uint
   g->mask_limit = mask_bytes;
   g->exits_max = exits;
 }
+void grammar_limit_work(struct grammar *g, uint64_t work) { g->work_max = work; }
+
+uint64_t grammar_work(struct grammar *g) {
+  pthread_mutex_lock(&g->lock);
+  uint64_t n = g->pool->work_done;
+  pthread_mutex_unlock(&g->lock);
+  return n;
+}
+
+static void state_enter_first(struct grammar *g);
 
 /* --- grammars -------------------------------------------------------------------------------------------------------------------------------- */
 
@@ -83,7 +96,13 @@ struct grammar *grammar_compile(struct grammar_vocab *v, struct grammar_rules *r
   g->pool = pool_new(&g->net, v->longest);
   grammar_limit(g, GRAMMAR_CACHE_BYTES / 2, GRAMMAR_CACHE_BYTES / 2, EXITS_MAX);
   g->path = xcalloc((size_t)v->longest + 1, sizeof *g->path);
-  return g;
+  g->work_max = GRAMMAR_WORK_MAX;
+  state_enter_first(g);
+  if (grammar_mask(&g->first)) return g;
+  err_set(e, ERR_BAD_INPUT, "the grammar has too many readings: its first mask takes more than %d steps; make it less ambiguous",
+          GRAMMAR_WORK_MAX);
+  grammar_unref(g);
+  return NULL;
 }
 
 struct grammar *grammar_ref(struct grammar *g) {
@@ -101,6 +120,7 @@ static void mask_unref(struct mask *m) {
 void grammar_unref(struct grammar *g) {
   if (!g || atomic_fetch_sub_explicit(&g->n_refs, 1, memory_order_acq_rel) != 1) return;
   CHECK(!g->states);
+  mask_unref(g->first.mask);
   for (struct mask *m = g->newest, *older; m; m = older) {
     older = m->older;
     mask_unref(m);
@@ -164,6 +184,7 @@ static struct mask *mask_kept(struct grammar *g, uint32_t state) {
 /* A new pool with what is in use, and the states of the masks used last as far as they fit. */
 static void collect(struct grammar *g) {
   struct pool *old = g->pool, *new = pool_new(&g->net, old->horizon);
+  g->first.state = pool_copy(new, old, g->first.state);
   for (struct grammar_state *s = g->states; s; s = s->next) s->state = pool_copy(new, old, s->state);
   for (int i = 0; i < g->n_held; i++) g->held[i] = pool_copy(new, old, g->held[i]);
   for (uint32_t i = g->path_from; i < g->path_to; i++) g->path[i] = pool_copy(new, old, g->path[i]);
@@ -178,13 +199,18 @@ static void collect(struct grammar *g) {
     m->state = pool_copy(new, old, m->state);
     new->states[m->state].mask = m;
   }
+  new->work_max = old->work_max;
+  new->gave_up = old->gave_up;
+  pool_spend(new, old->work_done);
   pool_delete(old);
   g->pool = new;
   g->pool_bytes_max = MAX(g->pool_limit, 2 * pool_bytes(new));
 }
 
-static void collect_if_full(struct grammar *g) {
+/* At the beginning of each call that may have to work. */
+static void work_begin(struct grammar *g) {
   if (pool_bytes(g->pool) > g->pool_bytes_max) collect(g);
+  pool_allow(g->pool, g->work_max);
 }
 
 static void hold(struct grammar *g, uint32_t state) { g->held[g->n_held++] = state; }
@@ -199,7 +225,7 @@ static void exits_push(struct mask *m, uint32_t node) {
 static uint32_t walk_step(struct grammar *g, const struct vocab_node *node, uint32_t path_from) {
   uint32_t from = g->path[node->depth - 1], class = g->net.class_of[node->byte];
   uint32_t to = pool_step_class(g->pool, from, class);
-  if (pool_bytes(g->pool) <= g->pool_bytes_max) return to;
+  if (pool_bytes(g->pool) <= g->pool_bytes_max || g->pool->gave_up) return to;
   uint32_t leaves = to & POOL_LEAVES;
   g->path_from = path_from;
   g->path_to = node->depth + 1u;
@@ -210,7 +236,8 @@ static uint32_t walk_step(struct grammar *g, const struct vocab_node *node, uint
 }
 
 /* The nodes begin..end, path[depth before them] being set: bits of the tokens that the state allows, and where FRAME_ANY is left if m wants that.
- * False: there were too many of those. A large vocabulary has half a million nodes: no branches here but those that nearly always go one way. */
+ * False: there were too many of those, or it gave up. A large vocabulary has half a million nodes: no branches here but those that nearly always go
+ * one way. */
 static bool walk(struct grammar *g, uint32_t begin, uint32_t end, uint32_t *bits, struct mask *m) {
   const struct grammar_vocab *v = g->vocab;
   const unsigned char *class_of = g->net.class_of;
@@ -219,7 +246,8 @@ static bool walk(struct grammar *g, uint32_t begin, uint32_t end, uint32_t *bits
   uint32_t *path = g->path;
   if (begin >= end) return true;
   const uint32_t path_from = v->nodes[begin].depth - 1u;
-  for (uint32_t i = begin; i < end;) {
+  uint32_t n_nodes = 0;
+  for (uint32_t i = begin; i < end; n_nodes++) {
     const struct vocab_node *node = &v->nodes[i];
     uint32_t to = rows[path[node->depth - 1] * n_classes + class_of[node->byte]];
     if (to == STATE_DEAD) {
@@ -229,6 +257,7 @@ static bool walk(struct grammar *g, uint32_t begin, uint32_t end, uint32_t *bits
     if (to & POOL_LEAVES) { /* or not known */
       if (to == POOL_UNKNOWN) {
         to = walk_step(g, node, path_from);
+        if (g->pool->gave_up) return false;
         rows = g->pool->rows;
         if (to == STATE_DEAD) continue; /* it is known now */
       }
@@ -243,7 +272,7 @@ static bool walk(struct grammar *g, uint32_t begin, uint32_t end, uint32_t *bits
       for (int32_t token = v->same[node->token]; token >= 0; token = v->same[token]) mask_set(bits, token);
     i++;
   }
-  return true;
+  return pool_spend(g->pool, 1 + n_nodes / NODES_PER_STEP);
 }
 
 static struct mask *mask_new(struct grammar *g) {
@@ -253,13 +282,17 @@ static struct mask *mask_new(struct grammar *g) {
   return m;
 }
 
-/* What the held state allows apart from its callers. Kept. */
+/* What the held state allows apart from its callers. Kept. NULL: gave up. */
 static struct mask *mask_apart(struct grammar *g, int held) {
   struct mask *m = mask_kept(g, g->held[held]);
   if (m) return m;
   m = mask_new(g);
   g->path[0] = g->held[held];
   m->wide = !walk(g, 0, g->vocab->n_nodes, m->bits, m);
+  if (g->pool->gave_up) {
+    mask_unref(m);
+    return NULL;
+  }
   if (m->wide) {
     free(m->bits);
     free(m->exits);
@@ -272,14 +305,14 @@ static struct mask *mask_apart(struct grammar *g, int held) {
   return m;
 }
 
-/* bits |= what `apart` allows, and behind its exits what the state it is left for does. */
+/* bits |= what `apart` allows, and behind its exits what the state it is left for does. False: it cannot be found in this way, or it gave up. */
 static bool mask_join(struct grammar *g, uint32_t *bits, int apart, int after) {
   struct mask *m = mask_apart(g, apart);
-  if (m->wide) return false;
+  if (!m || m->wide) return false;
   for (size_t w = 0; w < g->vocab->n_words; w++) bits[w] |= m->bits[w];
   if (!g->pool->states[g->held[after]].n_tops) return true;
   m->n_refs++; /* walking may drop it */
-  for (uint32_t i = 0; i < m->n_exits; i++) {
+  for (uint32_t i = 0; i < m->n_exits && !g->pool->gave_up; i++) {
     const struct vocab_node *node = &g->vocab->nodes[m->exits[i]];
     g->path[node->depth] = g->held[after];
     walk(g, m->exits[i] + 1, node->end, bits, NULL);
@@ -288,7 +321,7 @@ static bool mask_join(struct grammar *g, uint32_t *bits, int apart, int after) {
   return true;
 }
 
-/* held[0] is a clamped state. */
+/* held[0] is a clamped state. NULL: gave up. */
 static struct mask *mask_make(struct grammar *g) {
   struct mask *m = mask_new(g);
   uint32_t apart[CUTS_MAX], rest[CUTS_MAX];
@@ -297,10 +330,14 @@ static struct mask *mask_make(struct grammar *g) {
   for (int i = 0; i < n; i++) hold(g, apart[i]);
   for (int i = 0; i < n; i++) hold(g, pool_leave(g->pool, rest[i]));
   for (int i = 0; i < n && joined; i++) joined = mask_join(g, m->bits, 1 + i, 1 + n + i);
-  if (!joined) {
+  if (!joined && !g->pool->gave_up) {
     g->path[0] = g->held[0];
     walk(g, 0, g->vocab->n_nodes, m->bits, NULL);
     pool_add_tokens(g->pool, g->held[0], m->bits, g->vocab->n_words, g->vocab->n_tokens);
+  }
+  if (g->pool->gave_up) {
+    mask_unref(m);
+    return NULL;
   }
   if (g->pool->states[g->held[0]].flags & STATE_ACCEPTS) {
     int n_eog;
@@ -312,45 +349,56 @@ static struct mask *mask_make(struct grammar *g) {
 }
 
 const uint32_t *grammar_mask(struct grammar_state *s) {
+  if (s->gave_up) return NULL;
   if (s->mask) return s->mask->bits;
   struct grammar *g = s->g;
   pthread_mutex_lock(&g->lock);
-  collect_if_full(g);
+  work_begin(g);
   uint32_t clamped = pool_clamp(g->pool, s->state);
   struct mask *m = mask_kept(g, clamped);
   if (!m) {
     g->n_held = 0;
     hold(g, clamped);
     m = mask_make(g);
-    mask_keep(g, m, g->held[0]);
+    if (m) mask_keep(g, m, g->held[0]);
     g->n_held = 0;
   }
-  m->n_refs++;
+  if (m) m->n_refs++;
   s->mask = m;
+  s->gave_up = !m;
   pthread_mutex_unlock(&g->lock);
-  return m->bits;
+  return m ? m->bits : NULL;
 }
 
 /* --- states ---------------------------------------------------------------------------------------------------------------------------------- */
 
-/* Any byte or token that goes on. */
+/* Any byte or token that goes on. False, too, if it gave up. */
 static bool goes_on(struct grammar *g, uint32_t state) {
   const struct pool_state *s = &g->pool->states[state];
   if (!s->n_tops) return false;
   for (uint32_t i = 0; i < s->n_tops; i++)
     if (g->pool->locals[g->pool->frames[g->pool->ints.v[s->tops + i]].local].has_tokens) return true;
-  for (int c = 0; c < g->net.n_classes; c++)
+  for (int c = 0; c < g->net.n_classes && !g->pool->gave_up; c++)
     if (pool_step(g->pool, state, g->net.first_of[c]) != STATE_DEAD) return true;
   return false;
 }
 
-/* Under the lock. */
-static void state_enter(struct grammar_state *s, uint32_t state) {
+/* Under the lock. False, and nothing changed: gave up. */
+static bool state_enter(struct grammar_state *s, uint32_t state) {
+  bool may_end = s->g->pool->states[state].flags & STATE_ACCEPTS, must_end = may_end && !goes_on(s->g, state);
+  if (s->g->pool->gave_up) return false;
   s->state = state;
-  s->may_end = s->g->pool->states[state].flags & STATE_ACCEPTS;
-  s->must_end = s->may_end && !goes_on(s->g, state);
+  s->may_end = may_end;
+  s->must_end = must_end;
   mask_unref(s->mask);
   s->mask = NULL;
+  return true;
+}
+
+static void state_enter_first(struct grammar *g) {
+  g->first.g = g;
+  work_begin(g);
+  g->first.gave_up = !state_enter(&g->first, pool_start(g->pool));
 }
 
 static struct grammar_state *state_link(struct grammar *g) {
@@ -362,14 +410,6 @@ static struct grammar_state *state_link(struct grammar *g) {
   return s;
 }
 
-struct grammar_state *grammar_state_new(struct grammar *g) {
-  pthread_mutex_lock(&g->lock);
-  struct grammar_state *s = state_link(g);
-  state_enter(s, pool_start(g->pool));
-  pthread_mutex_unlock(&g->lock);
-  return s;
-}
-
 /* Under the lock. */
 static void state_assign(struct grammar_state *s, const struct grammar_state *from) {
   struct mask *old = s->mask;
@@ -377,9 +417,18 @@ static void state_assign(struct grammar_state *s, const struct grammar_state *fr
   s->state = from->state;
   s->may_end = from->may_end;
   s->must_end = from->must_end;
+  s->gave_up = from->gave_up;
   s->rest_bytes = from->rest_bytes;
   s->mask = from->mask;
   mask_unref(old);
+}
+
+struct grammar_state *grammar_state_new(struct grammar *g) {
+  pthread_mutex_lock(&g->lock);
+  struct grammar_state *s = state_link(g);
+  state_assign(s, &g->first);
+  pthread_mutex_unlock(&g->lock);
+  return s;
 }
 
 struct grammar_state *grammar_state_copy(const struct grammar_state *from) {
@@ -418,11 +467,11 @@ static int rest_after(int rest_bytes, unsigned char byte) {
 bool grammar_accept(struct grammar_state *s, int32_t id) {
   struct grammar *g = s->g;
   const struct grammar_vocab *v = g->vocab;
-  if (id < 0 || id >= v->n_tokens) return false;
+  if (id < 0 || id >= v->n_tokens || s->gave_up) return false;
   bool end = grammar_vocab_is_eog(v, id);
   if (end && s->may_end) return true;
   pthread_mutex_lock(&g->lock);
-  collect_if_full(g);
+  work_begin(g);
   uint32_t by_bytes = STATE_DEAD, by_token = pool_step_token(g->pool, s->state, id);
   int rest_bytes = s->rest_bytes;
   if (v->in_trie[id]) {
@@ -434,23 +483,25 @@ bool grammar_accept(struct grammar_state *s, int32_t id) {
     }
   }
   uint32_t to = pool_union(g->pool, by_bytes, by_token);
-  if (to != STATE_DEAD) {
-    state_enter(s, to);
-    s->rest_bytes = by_bytes != STATE_DEAD ? rest_bytes : 0;
-  }
+  bool taken = to != STATE_DEAD && state_enter(s, to);
+  if (taken) s->rest_bytes = by_bytes != STATE_DEAD ? rest_bytes : 0;
+  s->gave_up = g->pool->gave_up;
   pthread_mutex_unlock(&g->lock);
-  return to != STATE_DEAD;
+  return taken;
 }
 
 bool grammar_may_end(const struct grammar_state *s) { return s->may_end; }
 bool grammar_must_end(const struct grammar_state *s) { return s->must_end; }
+bool grammar_gave_up(const struct grammar_state *s) { return s->gave_up; }
 
-void grammar_forced(const struct grammar_state *s, size_t max, struct buf *out, int32_t *id) {
+void grammar_forced(struct grammar_state *s, size_t max, struct buf *out, int32_t *id) {
   struct grammar *g = s->g;
-  size_t whole = out->len, n = 0; /* whole: length up to the last border of a character */
+  size_t before = out->len, whole = before, n = 0; /* whole: length up to the last border of a character */
   int rest_bytes = s->rest_bytes;
   *id = -1;
+  if (s->gave_up) return;
   pthread_mutex_lock(&g->lock);
+  work_begin(g);
   uint32_t state = s->state;
   for (; n < max && !(g->pool->states[state].flags & STATE_ACCEPTS); n++) {
     int byte = pool_only_byte(g->pool, state);
@@ -461,6 +512,11 @@ void grammar_forced(const struct grammar_state *s, size_t max, struct buf *out, 
     if (!rest_bytes) whole = out->len;
   }
   if (n == 0 && !s->may_end) *id = pool_only_token(g->pool, s->state);
+  s->gave_up = g->pool->gave_up;
+  if (s->gave_up) {
+    *id = -1;
+    whole = before;
+  }
   pthread_mutex_unlock(&g->lock);
   if (out->len > whole) {
     out->len = whole;

@@ -12,10 +12,14 @@
  *   2. There is always something allowed: a state from which nothing can be completed with the vocabulary's tokens is not entered (every byte has a
  *      token in the families served; vocabularies without byte pieces are checked while compiling: ERR_UNSUPPORTED).
  *   3. A grammar is immutable to its users and may be used from many threads; masks that were worked out are kept inside (with a lock), up to
- *      GRAMMAR_CACHE_BYTES per grammar, beyond which the oldest go. Results never depend on what is in that cache.
+ *      GRAMMAR_CACHE_BYTES per grammar, beyond which the oldest go. Which tokens are allowed never depends on what is in that cache.
  *   4. A state is small and is copied by grammar_state_copy: speculation goes ahead on a copy.
- *   5. Bounds: compiling refuses (ERR_BAD_INPUT, a sentence) what needs more than GRAMMAR_NODES_MAX states; a state holds at most
- *      GRAMMAR_STACKS_MAX stacks GRAMMAR_DEPTH_MAX deep: paths beyond are not taken, and none is taken that could not be finished within.
+ *   5. Bounds: compiling refuses (ERR_BAD_INPUT, a sentence) what needs more than GRAMMAR_NODES_MAX states. Stacks are at most GRAMMAR_DEPTH_MAX deep:
+ *      paths beyond are not taken, and none is taken that could not be finished within. A call that would take more than GRAMMAR_WORK_MAX steps of work,
+ *      or come to more than GRAMMAR_STACKS_MAX readings of the text, gives up: then the state is of no more use (until grammar_state_set), whoever
+ *      waits for that answer is told so, and nothing is kept of what was half done. Nothing is ever left out instead. The first mask is worked out by
+ *      grammar_compile, which refuses where it gives up; a state at the beginning has it. What was worked out before is not worked out again, so
+ *      whether a call gives up may depend on earlier calls: an answer never does.
  *   6. Ordinary tokens go on by their bytes, control tokens where rules_token names them; rules_other_tokens takes either whole. Pieces that no text
  *      reaches (unused) go on by rules_other_tokens only.
  *
@@ -27,7 +31,8 @@
 #include "text/grammar_rules.h"
 #include "text/tok.h"
 
-enum { GRAMMAR_NODES_MAX = 1 << 20, GRAMMAR_STACKS_MAX = 4096, GRAMMAR_DEPTH_MAX = 512, GRAMMAR_CACHE_BYTES = 32 << 20 };
+enum { GRAMMAR_NODES_MAX = 1 << 20, GRAMMAR_DEPTH_MAX = 512, GRAMMAR_STACKS_MAX = 4096, GRAMMAR_CACHE_BYTES = 32 << 20 };
+enum { GRAMMAR_WORK_MAX = 1 << 20 }; /* steps of one call: some 50 ms; no clock is asked */
 
 /* The vocabulary as a trie over bytes: built once per tokenizer, shared by all its grammars. */
 struct grammar_vocab;
@@ -46,16 +51,18 @@ struct grammar_state *grammar_state_copy(const struct grammar_state *s);
 void grammar_state_set(struct grammar_state *s, const struct grammar_state *from); /* same grammar; allocates nothing when s has the room */
 void grammar_state_delete(struct grammar_state *s);                                /* NULL is fine */
 
-/* One bit per id, bit id & 31 of word id >> 5; words of the vocabulary, rounded up. What is returned lives until s changes or is deleted. */
+/* One bit per id, bit id & 31 of word id >> 5; words of the vocabulary, rounded up. What is returned lives until s changes or is deleted.
+ * NULL: there are too many readings of the text at this place; it gave up. */
 const uint32_t *grammar_mask(struct grammar_state *s);
 static inline size_t grammar_mask_words(int vocab) { return ((size_t)vocab + 31) / 32; }
-/* Go on with this token. False, and nothing changed: it is not allowed. An end of generation leaves the state as it is. */
+/* Go on with this token. False, and nothing changed: it is not allowed, or it gave up. An end of generation leaves the state as it is. */
 bool grammar_accept(struct grammar_state *s, int32_t id);
+bool grammar_gave_up(const struct grammar_state *s);  /* mask is NULL, accept false, nothing is forced */
 bool grammar_may_end(const struct grammar_state *s);  /* an end of generation is allowed */
 bool grammar_must_end(const struct grammar_state *s); /* and nothing else is */
 /* Bytes that must come next whatever is chosen, as far as at most max bytes, ending at a character's border, appended to out; control tokens end it.
- * *id: the control token that must come next if there are no such bytes, or -1. */
-void grammar_forced(const struct grammar_state *s, size_t max, struct buf *out, int32_t *id);
+ * *id: the control token that must come next if there are no such bytes, or -1. Nothing at all if it gave up. */
+void grammar_forced(struct grammar_state *s, size_t max, struct buf *out, int32_t *id);
 
 /* ---- all grammars of one model (grammar_cache.c) ----------------------------------------------------------------------------------------- */
 

@@ -130,8 +130,10 @@ int grammar_reach(struct grammar_net *net, const struct grammar_vocab *v, const 
 /* --- grammar.c ----------------------------------------------------------------------------------------------------------------------------- */
 
 size_t grammar_bytes(struct grammar *g); /* what it holds now */
-/* Other limits than the header's, before the grammar is used; tests take small ones. Results never depend on them. */
+/* Other limits than the header's; tests take small ones. Results never depend on them. */
 void grammar_limit(struct grammar *g, size_t pool_bytes, size_t mask_bytes, uint32_t exits);
+void grammar_limit_work(struct grammar *g, uint64_t work); /* instead of GRAMMAR_WORK_MAX; what gives up depends on it, what is answered does not */
+uint64_t grammar_work(struct grammar *g);                  /* of the last call that had to work */
 
 /* --- grammar_pool.c -------------------------------------------------------------------------------------------------------------------- */
 
@@ -142,7 +144,10 @@ void grammar_limit(struct grammar *g, size_t pool_bytes, size_t mask_bytes, uint
  *   state   a set of stacks: where a match stands. 0 = dead: no way leads on
  *
  * Below every stack lies FRAME_END (leaving it ends the match) or FRAME_ANY (leaving it leaves what is known: masks of a part without its callers).
- * Equal states are equal numbers, so steps by a byte are looked up after the first time. Numbers are good until the pool is deleted. */
+ * Equal states are equal numbers, so steps by a byte are looked up after the first time. Numbers are good until the pool is deleted.
+ *
+ * Work is counted: a step for each stack, frame and state of the network that is looked at. Beyond work_max, and with more than GRAMMAR_STACKS_MAX
+ * stacks, gave_up is set: what is returned from then on means nothing, and nothing of it is looked up later. pool_allow begins anew. */
 enum { LOCAL_NONE = 0, FRAME_END = 0, FRAME_ANY = 1, STATE_DEAD = 0 };
 enum { STATE_ACCEPTS = 1, STATE_LEAVES = 2 }; /* FRAME_END, FRAME_ANY was left */
 #define POOL_UNKNOWN UINT32_MAX
@@ -163,6 +168,7 @@ struct pool_frame {
   uint32_t mark;
   uint32_t clamped;     /* the same stack with counters as far as one token can tell them apart, or POOL_UNKNOWN */
   uint32_t apart, rest; /* apart on top of rest is this stack, apart standing on FRAME_ANY; or POOL_UNKNOWN */
+  uint32_t copied;      /* its number in the pool that this one is copied into, or POOL_UNKNOWN */
   uint32_t depth;
 };
 #define FRAME_COUNTS 0x80000000u
@@ -199,7 +205,21 @@ struct pool {
   uint32_t *net_mark, net_epoch, frame_epoch;
   struct pool_list set, work, pending, tops; /* being put together */
   unsigned flags;
+  uint64_t work_done, work_max;
+  bool gave_up;
 };
+
+static inline void pool_allow(struct pool *p, uint64_t work) {
+  p->work_done = 0;
+  p->work_max = work;
+  p->gave_up = false;
+}
+/* False: it is too much. */
+static inline bool pool_spend(struct pool *p, uint64_t work) {
+  p->work_done += work;
+  p->gave_up |= p->work_done > p->work_max;
+  return !p->gave_up;
+}
 
 struct pool *pool_new(const struct grammar_net *net, uint32_t horizon); /* net borrowed; owned */
 void pool_delete(struct pool *p);                                       /* masks must be gone */
@@ -219,10 +239,10 @@ uint32_t pool_leave(struct pool *p, uint32_t frame); /* what was on top of this 
 /* The stacks of a state, cut where their parts have been called from: apart[i] on top of rest[i]. Their number, or -1: more than max. */
 int pool_cut(struct pool *p, uint32_t state, uint32_t *apart, uint32_t *rest, int max);
 /* The one byte that all stacks go on with; -1: several, or none, or a token may come. */
-int pool_only_byte(const struct pool *p, uint32_t state);
+int pool_only_byte(struct pool *p, uint32_t state);
 /* The one token that token edges go on with; -1: none or several. */
 int32_t pool_only_token(const struct pool *p, uint32_t state);
-void pool_add_tokens(const struct pool *p, uint32_t state, uint32_t *bits, size_t n_words, int n_tokens);
-uint32_t pool_copy(struct pool *to, const struct pool *from, uint32_t state);
+void pool_add_tokens(struct pool *p, uint32_t state, uint32_t *bits, size_t n_words, int n_tokens);
+uint32_t pool_copy(struct pool *to, struct pool *from, uint32_t state); /* to the same pool each time */
 
 #endif

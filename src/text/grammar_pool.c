@@ -115,6 +115,10 @@ static void set_add(struct pool *p, int32_t from, bool with_end) {
   while (p->work.n) {
     uint32_t at = p->work.v[--p->work.n];
     const struct net_state *s = &net->states[at];
+    if (!pool_spend(p, 1)) {
+      p->work.n = 0;
+      return;
+    }
     if (s->need == NET_NEVER || p->net_mark[at] == p->net_epoch) continue;
     p->net_mark[at] = p->net_epoch;
     if (s->kind == NET_SPLIT) {
@@ -174,6 +178,7 @@ static uint32_t local_step(struct pool *p, uint32_t local, unsigned class) {
     const struct net_state *s = &p->net->states[p->ints.v[l.set + i]];
     if (s->kind == NET_BYTE && s->lo <= byte && byte <= s->hi) set_add(p, s->to, true);
   }
+  if (!pool_spend(p, l.n_set)) return LOCAL_NONE;
   uint32_t to = set_intern(p);
   return p->local_rows[at] = to;
 }
@@ -190,22 +195,23 @@ static uint32_t local_step_token(struct pool *p, uint32_t local, int32_t id) {
     const struct net_state *s = &p->net->states[p->ints.v[l.set + i]];
     if ((s->kind == NET_TOKEN && s->arg == id) || (s->kind == NET_OTHER && other_allows(p->net, s, id))) set_add(p, s->to, true);
   }
-  return set_intern(p);
+  return pool_spend(p, l.n_set) ? set_intern(p) : LOCAL_NONE;
 }
 
 static uint32_t local_start(struct pool *p, int32_t part) {
   if (p->starts[part] != POOL_UNKNOWN) return p->starts[part];
   set_begin(p);
   set_add(p, p->net->parts[part].start, false);
+  if (p->gave_up) return LOCAL_NONE;
   uint32_t local = set_intern(p);
   return p->starts[part] = local;
 }
 
-/* What a local calls, each callee once, with the local that all its returns together make. */
-static void local_find_calls(struct pool *p, uint32_t local) {
+/* What a local calls, each callee once, with the local that all its returns together make. False: given up. */
+static bool local_find_calls(struct pool *p, uint32_t local) {
   struct pool_local l = p->locals[local];
   struct pool_list calls = {0};
-  for (uint32_t i = 0; i < l.n_set; i++) {
+  for (uint32_t i = 0; i < l.n_set && pool_spend(p, 1 + calls.n / 16); i++) {
     const struct net_state *s = &p->net->states[p->ints.v[l.set + i]];
     if (!net_is_call(s)) continue;
     int32_t what = s->kind == NET_CALL ? s->arg : -1 - s->arg;
@@ -216,7 +222,7 @@ static void local_find_calls(struct pool *p, uint32_t local) {
       list_push(&calls, 0);
     }
   }
-  for (uint32_t k = 0; k < calls.n; k += 2) {
+  for (uint32_t k = 0; k < calls.n && pool_spend(p, 1 + l.n_set / 8); k += 2) {
     int32_t what = (int32_t)calls.v[k];
     set_begin(p);
     for (uint32_t i = 0; i < l.n_set; i++) {
@@ -225,17 +231,21 @@ static void local_find_calls(struct pool *p, uint32_t local) {
     }
     calls.v[k + 1] = set_intern(p);
   }
-  p->locals[local].calls = p->ints.n;
-  p->locals[local].n_calls = calls.n / 2;
-  list_reserve(&p->ints, calls.n);
-  if (calls.n) memcpy(p->ints.v + p->ints.n, calls.v, calls.n * sizeof *calls.v);
-  p->ints.n += calls.n;
+  if (!p->gave_up) {
+    p->locals[local].calls = p->ints.n;
+    p->locals[local].n_calls = calls.n / 2;
+    list_reserve(&p->ints, calls.n);
+    if (calls.n) memcpy(p->ints.v + p->ints.n, calls.v, calls.n * sizeof *calls.v);
+    p->ints.n += calls.n;
+  }
   free(calls.v);
+  return !p->gave_up;
 }
 
 /* --- frames -------------------------------------------------------------------------------------------------------------------------------- */
 
 static uint32_t frame_push(struct pool *p, uint32_t local, uint32_t parent, int32_t min, int32_t max) {
+  pool_spend(p, 1);
   table_fit(p, &p->frame_table, p->n_frames, frame_hash);
   uint32_t hash = frame_hash_of(local, parent, min, max);
   TABLE_EACH(p->frame_table, hash, slot) {
@@ -254,6 +264,7 @@ static uint32_t frame_push(struct pool *p, uint32_t local, uint32_t parent, int3
                                                .clamped = POOL_UNKNOWN,
                                                .apart = POOL_UNKNOWN,
                                                .rest = POOL_UNKNOWN,
+                                               .copied = POOL_UNKNOWN,
                                                .depth = p->n_frames > FRAME_ANY ? p->frames[parent].depth + 1 : 0};
   return p->n_frames++;
 }
@@ -281,7 +292,7 @@ static void enter(struct pool *p, uint32_t local, uint32_t parent) {
 }
 
 static void leave(struct pool *p, uint32_t frame) {
-  for (;;) {
+  while (pool_spend(p, 1)) {
     if (frame == FRAME_END || frame == FRAME_ANY) {
       p->flags |= frame == FRAME_END ? STATE_ACCEPTS : STATE_LEAVES;
       return;
@@ -317,6 +328,7 @@ static void call(struct pool *p, int32_t what, uint32_t back, uint32_t parent) {
 
 static uint32_t state_intern(struct pool *p) {
   list_sort_unique(&p->tops);
+  if (p->tops.n > GRAMMAR_STACKS_MAX) p->gave_up = true;
   table_fit(p, &p->state_table, p->n_states, state_hash);
   uint32_t hash = hash_words(p->tops.v, p->tops.n, 3 + p->flags);
   TABLE_EACH(p->state_table, hash, slot) {
@@ -342,15 +354,16 @@ static uint32_t state_intern(struct pool *p) {
 
 /* Follow calls and returns; the state of all that was gathered. */
 static uint32_t gather_end(struct pool *p) {
-  while (p->pending.n) {
+  while (p->pending.n && pool_spend(p, 1)) {
     uint32_t frame = p->pending.v[--p->pending.n], local = p->frames[frame].local, parent = p->frames[frame].parent;
-    if (p->locals[local].calls == POOL_UNKNOWN) local_find_calls(p, local);
+    if (p->locals[local].calls == POOL_UNKNOWN && !local_find_calls(p, local)) break;
     struct pool_local l = p->locals[local];
-    if (l.has_edges && p->tops.n < GRAMMAR_STACKS_MAX) list_push(&p->tops, frame);
-    for (uint32_t i = 0; i < l.n_calls; i++) call(p, (int32_t)p->ints.v[l.calls + 2 * i], p->ints.v[l.calls + 2 * i + 1], parent);
+    if (l.has_edges) list_push(&p->tops, frame);
+    if (p->tops.n > GRAMMAR_STACKS_MAX) p->gave_up = true;
+    for (uint32_t i = 0; i < l.n_calls && !p->gave_up; i++) call(p, (int32_t)p->ints.v[l.calls + 2 * i], p->ints.v[l.calls + 2 * i + 1], parent);
     if (l.accepts) leave(p, parent);
   }
-  return state_intern(p);
+  return p->gave_up ? STATE_DEAD : state_intern(p);
 }
 
 /* --- states ---------------------------------------------------------------------------------------------------------------------------------- */
@@ -359,6 +372,7 @@ struct pool *pool_new(const struct grammar_net *net, uint32_t horizon) {
   struct pool *p = xcalloc(1, sizeof *p);
   p->net = net;
   p->horizon = horizon;
+  pool_allow(p, UINT64_MAX);
   p->net_mark = xcalloc((size_t)net->n_states, sizeof *p->net_mark);
   p->starts = xmalloc((size_t)net->n_parts * sizeof *p->starts);
   memset(p->starts, 0xff, (size_t)net->n_parts * sizeof *p->starts);
@@ -401,11 +415,12 @@ uint32_t pool_start(struct pool *p) {
 uint32_t pool_step_class(struct pool *p, uint32_t state, unsigned class) {
   struct pool_state s = p->states[state];
   gather_begin(p);
-  for (uint32_t i = 0; i < s.n_tops; i++) {
+  for (uint32_t i = 0; i < s.n_tops && pool_spend(p, 1); i++) {
     struct pool_frame f = p->frames[p->ints.v[s.tops + i]];
     enter(p, local_step(p, f.local, class), f.parent);
   }
   uint32_t to = gather_end(p);
+  if (p->gave_up) return STATE_DEAD;
   uint32_t leaves = p->states[to].flags & STATE_LEAVES ? POOL_LEAVES : 0;
   return p->rows[(size_t)state * (size_t)p->net->n_classes + class] = to | leaves;
 }
@@ -413,7 +428,7 @@ uint32_t pool_step_class(struct pool *p, uint32_t state, unsigned class) {
 uint32_t pool_step_token(struct pool *p, uint32_t state, int32_t id) {
   struct pool_state s = p->states[state];
   gather_begin(p);
-  for (uint32_t i = 0; i < s.n_tops; i++) {
+  for (uint32_t i = 0; i < s.n_tops && pool_spend(p, 1); i++) {
     struct pool_frame f = p->frames[p->ints.v[s.tops + i]];
     enter(p, local_step_token(p, f.local, id), f.parent);
   }
@@ -427,7 +442,7 @@ uint32_t pool_union(struct pool *p, uint32_t a, uint32_t b) {
   uint32_t both[2] = {a, b};
   for (int k = 0; k < 2; k++) {
     struct pool_state s = p->states[both[k]];
-    for (uint32_t i = 0; i < s.n_tops && p->tops.n < GRAMMAR_STACKS_MAX; i++) list_push(&p->tops, p->ints.v[s.tops + i]);
+    for (uint32_t i = 0; i < s.n_tops; i++) list_push(&p->tops, p->ints.v[s.tops + i]);
     p->flags |= s.flags;
   }
   return state_intern(p);
@@ -519,13 +534,13 @@ static const struct net_state *top_edge(const struct pool *p, uint32_t top, uint
   return &p->net->states[p->ints.v[p->locals[p->frames[top].local].set + i]];
 }
 
-int pool_only_byte(const struct pool *p, uint32_t state) {
+int pool_only_byte(struct pool *p, uint32_t state) {
   const struct pool_state *s = &p->states[state];
   int byte = -1;
   for (uint32_t i = 0; i < s->n_tops; i++) {
     uint32_t top = p->ints.v[s->tops + i];
     const struct pool_local *l = &p->locals[p->frames[top].local];
-    if (l->has_tokens) return -1;
+    if (l->has_tokens || !pool_spend(p, 1 + l->n_set / 8)) return -1;
     for (uint32_t k = 0; k < l->n_set; k++) {
       const struct net_state *edge = top_edge(p, top, k);
       if (edge->kind != NET_BYTE) continue;
@@ -550,7 +565,7 @@ int32_t pool_only_token(const struct pool *p, uint32_t state) {
   return id;
 }
 
-void pool_add_tokens(const struct pool *p, uint32_t state, uint32_t *bits, size_t n_words, int n_tokens) {
+void pool_add_tokens(struct pool *p, uint32_t state, uint32_t *bits, size_t n_words, int n_tokens) {
   const struct pool_state *s = &p->states[state];
   for (uint32_t i = 0; i < s->n_tops; i++) {
     uint32_t top = p->ints.v[s->tops + i];
@@ -558,7 +573,7 @@ void pool_add_tokens(const struct pool *p, uint32_t state, uint32_t *bits, size_
     for (uint32_t k = 0; l->has_tokens && k < l->n_set; k++) {
       const struct net_state *edge = top_edge(p, top, k);
       if (edge->kind == NET_TOKEN && edge->arg < n_tokens) mask_set(bits, edge->arg);
-      if (edge->kind != NET_OTHER) continue;
+      if (edge->kind != NET_OTHER || !pool_spend(p, n_words / 64)) continue;
       const uint32_t *other = p->net->others[edge->arg].bits;
       for (size_t w = 0; w < n_words; w++) bits[w] |= other[w];
     }
@@ -574,19 +589,20 @@ static uint32_t copy_local(struct pool *to, const struct pool *from, uint32_t lo
   return set_intern(to);
 }
 
-static uint32_t copy_frame(struct pool *to, const struct pool *from, uint32_t frame) {
+static uint32_t copy_frame(struct pool *to, struct pool *from, uint32_t frame) {
   struct pool_list chain = {0};
-  for (; frame > FRAME_ANY; frame = from->frames[frame].parent) list_push(&chain, frame);
+  for (; frame > FRAME_ANY && from->frames[frame].copied == POOL_UNKNOWN; frame = from->frames[frame].parent) list_push(&chain, frame);
+  if (frame > FRAME_ANY) frame = from->frames[frame].copied;
   while (chain.n) {
-    const struct pool_frame *f = &from->frames[chain.v[--chain.n]];
+    struct pool_frame *f = &from->frames[chain.v[--chain.n]];
     uint32_t local = frame_counts(f) ? f->local : copy_local(to, from, f->local);
-    frame = frame_push(to, local, frame, f->min, f->max);
+    f->copied = frame = frame_push(to, local, frame, f->min, f->max);
   }
   free(chain.v);
   return frame;
 }
 
-uint32_t pool_copy(struct pool *to, const struct pool *from, uint32_t state) {
+uint32_t pool_copy(struct pool *to, struct pool *from, uint32_t state) {
   const struct pool_state *s = &from->states[state];
   struct pool_list tops = {0};
   for (uint32_t i = 0; i < s->n_tops; i++) list_push(&tops, copy_frame(to, from, from->ints.v[s->tops + i]));

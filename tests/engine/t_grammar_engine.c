@@ -422,6 +422,35 @@ static void what_nothing_is_left_of_fails(void **state) {
   cygnet_close(c);
 }
 
+/* A grammar with too many readings of what was said so far fails its request, with a sentence; the others go on. */
+static void too_many_readings_fail_alone(void **state) {
+  (void)state;
+  struct cygnet *c = open_with((struct cygnet_options){.model = narrow()});
+  struct cygnet_grammar *g = grammar_of(c, CYGNET_GRAMMAR_EBNF,
+                                        "root ::= [ab] [ab] [ab] x\n"
+                                        "x ::= (\"a\" | [a-z]) x x x | [a-z] | \"ca\"");
+  int32_t prompt[] = {2, 300, 301};
+  struct answer a, other;
+  struct cygnet_request r = {.prompt = prompt, .n_prompt = 3, .max_tokens = 90, .grammar = g};
+  struct cygnet_request fine = {.prompt = prompt, .n_prompt = 3, .max_tokens = 90, .ignore_eos = 1};
+  answer_init(&a, &r, false);
+  submit(c, &r);
+  answer_init(&other, &fine, false);
+  submit(c, &fine);
+  run(c);
+  assert_true(a.over && other.over);
+  assert_int_equal(other.last.finish, CYGNET_FINISH_LENGTH);
+  assert_int_equal(other.n, 90);
+  assert_int_equal(a.last.finish, CYGNET_FINISH_ERROR);
+  assert_int_equal(a.last.error.status, 400);
+  assert_non_null(strstr(a.last.error.message, "too many readings of the text so far"));
+  assert_int_equal(strspn(buf_cstr(&a.text), "abcdefghijklmnopqrstuvwxyz"), a.text.len);
+  answer_free(&a);
+  answer_free(&other);
+  cygnet_grammar_free(g);
+  cygnet_close(c);
+}
+
 /* A grammar outlives its public handle as long as a request uses it; requests that are dropped let go of it. */
 static void requests_keep_their_grammar(void **state) {
   (void)state;
@@ -497,7 +526,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(every_answer_has_its_form),     cmocka_unit_test(same_answers_by_every_road),
     cmocka_unit_test(certain_tokens_come_together),  cmocka_unit_test(certain_tokens_do_not_depend_on_what_follows),
     cmocka_unit_test(a_complete_answer_ends),        cmocka_unit_test(stops_leave_answers_whole),
-    cmocka_unit_test(what_nothing_is_left_of_fails), cmocka_unit_test(requests_keep_their_grammar),
-    cmocka_unit_test(memory_runs_out_at_submission),
+    cmocka_unit_test(what_nothing_is_left_of_fails), cmocka_unit_test(too_many_readings_fail_alone),
+    cmocka_unit_test(requests_keep_their_grammar),   cmocka_unit_test(memory_runs_out_at_submission),
 };
 TEST_MAIN(tests)

@@ -394,10 +394,10 @@ static bool worth_trying(int32_t id, int n_states) {
   return memchr(bytes, id - TOY_BYTE, sizeof bytes) != NULL;
 }
 
-static struct { int grammars, refused, nothing, gave_up, states, allowed, forced; } seen;
+static struct { int grammars, refused, nothing, gave_up, states, allowed, forced, interrupted; } seen;
 
 /* What every continuation begins with, by the twin: one byte at a time, none if a token or an end may come. */
-static void check_forced(struct twin *w, const struct grammar_state *s) {
+static void check_forced(struct twin *w, struct grammar_state *s) {
   struct buf out;
   int32_t id;
   int before = w->n_units;
@@ -454,13 +454,40 @@ static void check_state(struct twin *w, struct grammar_state *s, const char *whe
   check_forced(w, s);
 }
 
+/* Calls that give up anywhere leave nothing behind that the twin would not agree with. */
+static void interrupt(struct grammar *g, const struct grammar_state *s, int n_tokens, uint64_t *r) {
+  struct grammar_state *t = grammar_state_copy(s);
+  for (int i = 0; i < 6; i++) {
+    struct buf out;
+    int32_t id, token = test_rand_int(r, 0, n_tokens - 1);
+    bool ends = grammar_may_end(s);
+    grammar_limit_work(g, (uint64_t)test_rand_int(r, 0, i < 3 ? 12 : 150));
+    grammar_state_set(t, s);
+    buf_init(&out, 0);
+    if (i % 3 == 0) assert_int_equal(grammar_mask(t) == NULL, grammar_gave_up(t));
+    else if (i % 3 == 1) grammar_accept(t, token);
+    else grammar_forced(t, 6, &out, &id);
+    if (grammar_gave_up(t)) {
+      seen.interrupted++;
+      assert_true(out.len == 0 && (i % 3 != 2 || id == -1) && grammar_may_end(t) == ends);
+      grammar_limit_work(g, GRAMMAR_WORK_MAX);
+      assert_null(grammar_mask(t)); /* once is enough */
+      assert_false(grammar_accept(t, token));
+    }
+    buf_free(&out);
+  }
+  grammar_limit_work(g, GRAMMAR_WORK_MAX);
+  grammar_state_delete(t);
+}
+
 /* One answer: allowed tokens at random. Copies go ahead and are set back; refused tokens change nothing. */
-static void walk(struct twin *w, struct grammar *g, uint64_t *r, const char *where) {
+static void walk(struct twin *w, struct grammar *g, uint64_t *r, bool interrupted, const char *where) {
   struct grammar_state *s = grammar_state_new(g), *ahead = grammar_state_copy(s);
   int n_tokens = w->toy->t.vocab.n;
   w->n_units = 0;
   w->text_number++;
   for (int step = 0; step < 7; step++) {
+    if (interrupted) interrupt(g, s, n_tokens, r);
     check_state(w, s, where);
     if (w->deep) break;
     int32_t allowed[1024];
@@ -487,7 +514,7 @@ static void walk(struct twin *w, struct grammar *g, uint64_t *r, const char *whe
   grammar_state_delete(s);
 }
 
-static void check_random(int n_grammars, uint64_t seed, bool small) {
+static void check_random(int n_grammars, uint64_t seed, bool small, bool interrupted) {
   static struct toy toy;
   static struct twin w;
   toy_init(&toy, pieces, ARRAY_LEN(pieces));
@@ -510,7 +537,7 @@ static void check_random(int n_grammars, uint64_t seed, bool small) {
     if (small)
       grammar_limit(g, (size_t)test_rand_int(&r, 0, 1) * 4096, (size_t)test_rand_int(&r, 0, 2) * 100, (uint32_t)test_rand_int(&r, 0, 3));
     w.n_calls = 0;
-    for (int k = 0; k < 3 && !w.deep; k++) walk(&w, g, &r, where);
+    for (int k = 0; k < 3 && !w.deep; k++) walk(&w, g, &r, interrupted, where);
     seen.gave_up += w.deep;
     grammar_unref(g);
   }
@@ -521,7 +548,7 @@ static void check_random(int n_grammars, uint64_t seed, bool small) {
 static void test_random(void **state) {
   (void)state;
   const char *n = getenv("CYGNET_TEST_GRAMMARS"), *seed = getenv("CYGNET_TEST_SEED");
-  check_random(n ? atoi(n) : 400, seed ? (uint64_t)atoll(seed) : 1000, false);
+  check_random(n ? atoi(n) : 400, seed ? (uint64_t)atoll(seed) : 1000, false, false);
   print_message("grammars %d, left-recursive %d, matching nothing %d, too long for the twin %d; states %d, tokens allowed %d, forced %d\n",
                 seen.grammars, seen.refused, seen.nothing, seen.gave_up, seen.states, seen.allowed, seen.forced);
   assert_true(seen.states > 1000 || n);
@@ -531,8 +558,19 @@ static void test_random(void **state) {
 static void test_random_small_caches(void **state) {
   (void)state;
   const char *n = getenv("CYGNET_TEST_GRAMMARS");
-  check_random(n ? atoi(n) : 150, 500000, true);
+  check_random(n ? atoi(n) : 150, 500000, true, false);
 }
 
-const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_random_small_caches)};
+/* Work that is given up at any place, with caches large and small. */
+static void test_random_interrupted(void **state) {
+  (void)state;
+  const char *n = getenv("CYGNET_TEST_GRAMMARS");
+  check_random(n ? atoi(n) : 150, 700000, false, true);
+  check_random(n ? atoi(n) : 80, 800000, true, true);
+  print_message("given up %d times\n", seen.interrupted);
+  assert_true(seen.interrupted > 500 || n);
+}
+
+const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_random_small_caches),
+                                   cmocka_unit_test(test_random_interrupted)};
 TEST_MAIN(tests)

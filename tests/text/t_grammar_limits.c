@@ -262,6 +262,102 @@ static void test_builder(void **state) {
   assert_non_null(strstr(e.msg, "no root"));
 }
 
+/* --- too many readings ---------------------------------------------------------------------------------------------------------------------- */
+
+static struct grammar *gbnf(const char *text, struct err *e) {
+  struct grammar_rules *g = grammar_rules_new();
+  if (!gbnf_parse(g, &toy.t, str_c(text), e)) return grammar_compile(vocab, g, e);
+  grammar_rules_delete(g);
+  return NULL;
+}
+
+/* However a text can be read: it is refused, or each call answers or gives up within the bound. Returns whether it was too much. */
+static bool bounded(struct grammar *g, const struct err *e, const char *text, const char *what) {
+  if (!g) {
+    if (e->code != ERR_BAD_INPUT || !strstr(e->msg, "too many readings")) fail_msg("%s: %s", what, e->msg);
+    return true;
+  }
+  struct grammar_state *s = grammar_state_new(g);
+  uint64_t most = 0;
+  for (int i = 0; i < 60; i++) {
+    bool masked = grammar_mask(s) != NULL;
+    most = MAX(most, grammar_work(g));
+    bool taken = masked && grammar_accept(s, TOY_BYTE + (unsigned char)text[(size_t)i % strlen(text)]);
+    most = MAX(most, grammar_work(g));
+    if (!taken) break;
+  }
+  if (most > GRAMMAR_WORK_MAX + GRAMMAR_WORK_MAX / 16) fail_msg("%s: %lld steps", what, (long long)most);
+  bool too_much = grammar_gave_up(s);
+  grammar_state_delete(s);
+  grammar_unref(g);
+  return too_much;
+}
+
+static void test_readings(void **state) {
+  (void)state;
+  struct err e = {0};
+  struct buf text;
+  int n = 0;
+  begin();
+  n += bounded(gbnf("root ::= (\"a\" | [a-z]) root root root | [a-z] | \"ca\"", &e), &e, "abca", "root root root");
+  buf_init(&text, 0);
+  for (int i = 0; i < 100; i++) buf_puts(&text, "(a?b?c?d?e?f?g?h?i?j?k?l?m?n?o?p?q?r?s?t?u?v?w?x?y?z?){0,50}");
+  n += bounded(regex(buf_cstr(&text), &e), &e, "abcz", "(a?b?...){0,50}");
+  buf_clear(&text);
+  buf_puts(&text, "root ::= r0\n");
+  for (int i = 0; i < 60; i++) buf_printf(&text, "r%d ::= r%d? r%d?\n", i, i + 1, i + 1);
+  buf_puts(&text, "r60 ::= \"a\" | \"[\" r0 \"]\"\n");
+  n += bounded(gbnf(buf_cstr(&text), &e), &e, "a[a]", "rM? rM?");
+  buf_clear(&text);
+  for (int i = 0; i < 500; i++) buf_puts(&text, "(a|.){0,50}");
+  n += bounded(regex(buf_cstr(&text), &e), &e, "ab", "(a|.){0,50}");
+  buf_clear(&text);
+  buf_puts(&text, "root ::= r0");
+  for (int i = 1; i <= GRAMMAR_STACKS_MAX; i++) buf_printf(&text, " | r%d", i);
+  for (int i = 0; i <= GRAMMAR_STACKS_MAX; i++) buf_printf(&text, "\nr%d ::= \"a\" r%d \"b\" | \"(%d)\"", i, i, i);
+  n += bounded(gbnf(buf_cstr(&text), &e), &e, "a", "more stacks than there may be");
+  buf_free(&text);
+  print_message("%d of 5 were too much\n", n);
+  assert_true(n >= 2);
+  end("readings");
+}
+
+/* What gave up is of no use until it is set anew, and nothing else is touched by it. */
+static void test_giving_up(void **state) {
+  (void)state;
+  struct err e = {0};
+  struct grammar *g = good(regex("(ab|a|b){2,900}(x|yz)", &e), &e);
+  struct grammar_state *s = grammar_state_new(g), *kept = grammar_state_copy(s), *copy;
+  struct buf out;
+  int32_t id = 7;
+  assert_non_null(grammar_mask(s)); /* worked out while compiling */
+  grammar_limit_work(g, 2);
+  assert_non_null(grammar_mask(s));
+  assert_false(grammar_accept(s, TOY_BYTE + 'a'));
+  assert_true(grammar_gave_up(s));
+  assert_null(grammar_mask(s));
+  copy = grammar_state_copy(s);
+  assert_true(grammar_gave_up(copy));
+  grammar_state_delete(copy);
+  grammar_limit_work(g, GRAMMAR_WORK_MAX);
+  assert_null(grammar_mask(s));
+  assert_false(grammar_accept(s, TOY_BYTE + 'a') || grammar_accept(s, TOY_EOS));
+  buf_init(&out, 0);
+  grammar_forced(s, 10, &out, &id);
+  assert_true(out.len == 0 && id == -1);
+  grammar_state_set(s, kept);
+  assert_true(!grammar_gave_up(s) && feed(s, "abx") && grammar_must_end(s));
+  assert_false(feed(kept, "x"));
+  assert_false(grammar_gave_up(kept)); /* not allowed is not given up */
+  grammar_limit_work(g, 2);
+  grammar_forced(kept, 10, &out, &id);
+  assert_true(grammar_gave_up(kept) || out.len == 0);
+  buf_free(&out);
+  grammar_state_delete(s);
+  grammar_state_delete(kept);
+  grammar_unref(g);
+}
+
 /* A vocabulary without a piece for every byte is not enough. */
 static void test_vocabulary(void **state) {
   (void)state;
@@ -284,7 +380,9 @@ static void test_vocabulary(void **state) {
 const struct CMUnitTest tests[] = {cmocka_unit_test(test_repetitions),  cmocka_unit_test(test_counts),
                                    cmocka_unit_test(test_alternatives), cmocka_unit_test(test_deep_texts),
                                    cmocka_unit_test(test_depth),        cmocka_unit_test(test_memory),
-                                   cmocka_unit_test(test_builder),      cmocka_unit_test(test_vocabulary)};
+                                   cmocka_unit_test(test_readings),
+                                   cmocka_unit_test(test_giving_up),    cmocka_unit_test(test_builder),
+                                   cmocka_unit_test(test_vocabulary)};
 
 int main(void) {
   const char *filter = getenv("CYGNET_TEST_FILTER");
