@@ -78,7 +78,8 @@ static const struct sample samples[] = {
      "{\"first thing\": 1.5, \"second thing\": -2, \"third\": 3e10}"},
 };
 
-static void go_through(struct grammar *g, const struct tokenizer *t, const struct sample *sample, double *mean, double *worst, uint64_t *work) {
+static void go_through(struct grammar *g, const struct tokenizer *t, const struct sample *sample, double *mean, double *worst,
+                       uint64_t *work) {
   struct tok_ids ids = {0};
   struct grammar_state *s = grammar_state_new(g);
   double sum = 0;
@@ -120,7 +121,8 @@ int main(int argc, char **argv) {
   grammar_vocab_delete(v);
   struct grammar_cache *cache = grammar_cache_new(t);
   grammar_unref(grammar_cache_get(cache, GRAMMAR_REGEX, str_c("x"), &e)); /* builds the vocabulary */
-  printf("%-18s %12s %30s %30s %10s %10s\n", "grammar", "compile ms", "masks first: mean, worst us", "masks again: mean, worst us", "work", "holds");
+  printf("%-18s %12s %30s %30s %10s %10s\n", "grammar", "compile ms", "masks first: mean, worst us", "masks again: mean, worst us", "work",
+         "holds");
   for (size_t i = 0; i < ARRAY_LEN(samples); i++) {
     double took, mean[2], worst[2];
     from = now_ns();

@@ -192,7 +192,8 @@ static int too_ambiguous(int position, struct err *e) {
 }
 
 /* Into *mask what the token at position may be; NULL = anything. Lives until the grammar goes on. */
-static int allowed(const struct say_model *m, struct say_scratch *sc, struct request *r, int position, const uint32_t **mask, struct err *e) {
+static int allowed(const struct say_model *m, struct say_scratch *sc, struct request *r, int position, const uint32_t **mask,
+                   struct err *e) {
   const struct thoughts *t = &r->thoughts;
   *mask = NULL;
   if (!r->grammar) {

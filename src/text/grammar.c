@@ -262,7 +262,10 @@ static bool walk(struct grammar *g, uint32_t begin, uint32_t end, uint32_t *bits
         if (to == STATE_DEAD) continue; /* it is known now */
       }
       if (m && to & POOL_LEAVES && node->end > i + 1) {
-        if (m->n_exits == g->exits_max) return false;
+        if (m->n_exits == g->exits_max) {
+          pool_spend(g->pool, n_nodes / NODES_PER_STEP);
+          return false;
+        }
         exits_push(m, i);
       }
     }
@@ -289,6 +292,7 @@ static struct mask *mask_apart(struct grammar *g, int held) {
   m = mask_new(g);
   g->path[0] = g->held[held];
   m->wide = !walk(g, 0, g->vocab->n_nodes, m->bits, m);
+  if (!m->wide) pool_add_tokens(g->pool, g->held[held], m->bits, g->vocab->n_words, g->vocab->n_tokens);
   if (g->pool->gave_up) {
     mask_unref(m);
     return NULL;
@@ -298,8 +302,6 @@ static struct mask *mask_apart(struct grammar *g, int held) {
     free(m->exits);
     m->bits = m->exits = NULL;
     m->n_exits = m->cap_exits = 0;
-  } else {
-    pool_add_tokens(g->pool, g->held[held], m->bits, g->vocab->n_words, g->vocab->n_tokens);
   }
   mask_keep(g, m, g->held[held]);
   return m;

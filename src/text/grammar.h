@@ -40,7 +40,7 @@ struct grammar_vocab *grammar_vocab_new(const struct tokenizer *t); /* t borrowe
 void grammar_vocab_delete(struct grammar_vocab *v);                 /* after all grammars made with it; NULL is fine */
 
 struct grammar;
-/* r is taken, whatever happens. Returns owned: one reference. NULL and *e: what the rules said, or that they are too large. */
+/* r is taken, whatever happens. Returns owned: one reference. NULL and *e: what the rules said, that they are too large, or have too many readings. */
 struct grammar *grammar_compile(struct grammar_vocab *v, struct grammar_rules *r, struct err *e);
 struct grammar *grammar_ref(struct grammar *g);
 void grammar_unref(struct grammar *g); /* NULL is fine */

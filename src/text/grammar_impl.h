@@ -132,8 +132,9 @@ int grammar_reach(struct grammar_net *net, const struct grammar_vocab *v, const 
 size_t grammar_bytes(struct grammar *g); /* what it holds now */
 /* Other limits than the header's; tests take small ones. Results never depend on them. */
 void grammar_limit(struct grammar *g, size_t pool_bytes, size_t mask_bytes, uint32_t exits);
-void grammar_limit_work(struct grammar *g, uint64_t work); /* instead of GRAMMAR_WORK_MAX; what gives up depends on it, what is answered does not */
-uint64_t grammar_work(struct grammar *g);                  /* of the last call that had to work */
+void grammar_limit_work(struct grammar *g,
+                        uint64_t work);   /* instead of GRAMMAR_WORK_MAX; what gives up depends on it, what is answered does not */
+uint64_t grammar_work(struct grammar *g); /* of the last call that had to work */
 
 /* --- grammar_pool.c -------------------------------------------------------------------------------------------------------------------- */
 
@@ -236,7 +237,8 @@ uint32_t pool_step_token(struct pool *p, uint32_t state, int32_t id); /* by toke
 uint32_t pool_union(struct pool *p, uint32_t a, uint32_t b);
 uint32_t pool_clamp(struct pool *p, uint32_t state);
 uint32_t pool_leave(struct pool *p, uint32_t frame); /* what was on top of this frame is through */
-/* The stacks of a state, cut where their parts have been called from: apart[i] on top of rest[i]. Their number, or -1: more than max. */
+/* The stacks of a state, cut where their parts have been called from: apart[i] on top of rest[i]. Their number, or -1: more than max, or so deep that the
+ * bound of depth is near. */
 int pool_cut(struct pool *p, uint32_t state, uint32_t *apart, uint32_t *rest, int max);
 /* The one byte that all stacks go on with; -1: several, or none, or a token may come. */
 int pool_only_byte(struct pool *p, uint32_t state);

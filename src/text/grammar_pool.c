@@ -360,7 +360,8 @@ static uint32_t gather_end(struct pool *p) {
     struct pool_local l = p->locals[local];
     if (l.has_edges) list_push(&p->tops, frame);
     if (p->tops.n > GRAMMAR_STACKS_MAX) p->gave_up = true;
-    for (uint32_t i = 0; i < l.n_calls && !p->gave_up; i++) call(p, (int32_t)p->ints.v[l.calls + 2 * i], p->ints.v[l.calls + 2 * i + 1], parent);
+    for (uint32_t i = 0; i < l.n_calls && !p->gave_up; i++)
+      call(p, (int32_t)p->ints.v[l.calls + 2 * i], p->ints.v[l.calls + 2 * i + 1], parent);
     if (l.accepts) leave(p, parent);
   }
   return p->gave_up ? STATE_DEAD : state_intern(p);
@@ -510,6 +511,7 @@ int pool_cut(struct pool *p, uint32_t state, uint32_t *apart, uint32_t *rest, in
   int n = 0;
   for (uint32_t i = 0; i < s.n_tops; i++) {
     uint32_t top = p->ints.v[s.tops + i];
+    if (p->frames[top].depth > GRAMMAR_DEPTH_MAX / 2) return -1; /* standing on FRAME_ANY it could go deeper than it can */
     cut_frame(p, top);
     int k = 0;
     while (k < n && rest[k] != p->frames[top].rest) k++;

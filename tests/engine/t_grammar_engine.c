@@ -444,7 +444,7 @@ static void too_many_readings_fail_alone(void **state) {
   assert_int_equal(a.last.finish, CYGNET_FINISH_ERROR);
   assert_int_equal(a.last.error.status, 400);
   assert_non_null(strstr(a.last.error.message, "too many readings of the text so far"));
-  assert_int_equal(strspn(buf_cstr(&a.text), "abcdefghijklmnopqrstuvwxyz"), a.text.len);
+  assert_true(a.text.len >= 3 && strspn(buf_cstr(&a.text), "abcdefghijklmnopqrstuvwxyz") == a.text.len);
   answer_free(&a);
   answer_free(&other);
   cygnet_grammar_free(g);
