@@ -113,8 +113,8 @@ static void put_state(struct serve *s, struct buf *body, const struct cygnet_sta
   const struct cygnet_info *i = &s->api.info;
   buf_printf(body, "{\"n_running\":%d,\"n_waiting\":%d,\"last_gen_throughput\":%.3f,\"effective_max_running_requests_per_dp\":%d,",
              t->n_running, t->n_waiting, metrics_gen_throughput(s->metrics), i->max_running);
-  buf_printf(body, "\"memory_usage\":{\"weight\":%.3f,\"kvcache\":%.3f,\"token_capacity\":%d,\"graph\":0},", (double)weights_in_memory(i) / gb,
-             (double)i->kv_bytes / gb, i->pool_full_tokens);
+  buf_printf(body, "\"memory_usage\":{\"weight\":%.3f,\"kvcache\":%.3f,\"token_capacity\":%d,\"graph\":0},",
+             (double)weights_in_memory(i) / gb, (double)i->kv_bytes / gb, i->pool_full_tokens);
   buf_printf(body,
              "\"token_usage\":%.4f,\"full_used_tokens\":%d,\"swa_used_tokens\":%d,\"full_cached_tokens\":%d,\"swa_cached_tokens\":%d,",
              metrics_token_usage(i, t), t->pool_full_used_tokens, t->pool_sliding_used_tokens, t->pool_full_cached_tokens,
