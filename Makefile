@@ -2,9 +2,9 @@
 #
 #   make                 release build: build/cygnet, build/libcygnet.a, build/libcygnet.so
 #   make check           layers + format + unit tests under ASan and UBSan     (before each commit)
-#   make test            every test, optimised build                          T=kv or T=files/gguf narrows
+#   make test            every test, optimised build                          T=kv or T="files/gguf text" narrows
 #   make simde           AVX-512 kernels under emulation
-#   make tsan            engine and server tests under ThreadSanitizer
+#   make tsan            server tests, and those of the engine that use threads, under ThreadSanitizer
 #   make corpus          replay all fuzz corpora with the ordinary compiler
 #   make fuzz F=gguf     libFuzzer on one target (needs clang)                SECONDS=60
 #   make bench           kernel and end-to-end rates beside the machine's floors   MODEL=file.gguf
@@ -106,7 +106,7 @@ $(BUILD)/libcygnet.so: $(LIB_OBJ)
 # --- tests: tests/ROOM/t_NAME.c -> build/MODE/tests/ROOM/t_NAME; helpers shared by all tests are tests/*.c -------------
 TESTS    := $(sort $(wildcard tests/*/t_*.c))
 TESTBINS := $(patsubst %.c,$(OBJ)/%,$(TESTS))
-SELECTED := $(if $(T),$(foreach t,$(TESTBINS),$(if $(findstring tests/$(T),$(subst /t_,/,$(t))),$(t))),$(TESTBINS))
+SELECTED := $(if $(T),$(foreach t,$(TESTBINS),$(if $(strip $(foreach p,$(T),$(findstring tests/$(p),$(subst /t_,/,$(t))))),$(t))),$(TESTBINS))
 TESTLIB  := $(patsubst %.c,$(OBJ)/%.o,$(sort $(wildcard tests/*.c)))
 
 define test_rule
@@ -125,8 +125,7 @@ simde:
 	@$(MAKE) --no-print-directory MODE=simde test T=compute
 	@$(MAKE) --no-print-directory MODE=simde test T=models
 tsan:
-	@$(MAKE) --no-print-directory MODE=tsan test T=engine
-	@$(MAKE) --no-print-directory MODE=tsan test T=server
+	@$(MAKE) --no-print-directory MODE=tsan test T="engine/engine engine/graph engine/draft engine/guess engine/thoughts engine/grammar server"
 
 # --- fuzz targets: fuzz/f_NAME.c defines LLVMFuzzerTestOneInput; fuzz/corpus/NAME/* are replayed by an ordinary build ----
 FUZZERS := $(patsubst fuzz/f_%.c,%,$(sort $(wildcard fuzz/f_*.c)))
