@@ -125,7 +125,7 @@ simde:
 	@$(MAKE) --no-print-directory MODE=simde test T=compute
 	@$(MAKE) --no-print-directory MODE=simde test T=models
 tsan:
-	@$(MAKE) --no-print-directory MODE=tsan test T="engine/engine engine/graph engine/draft engine/guess engine/thoughts engine/grammar server"
+	@$(MAKE) --no-print-directory MODE=tsan test T="engine/engine engine/graph engine/guess engine/grammar server"
 
 # --- fuzz targets: fuzz/f_NAME.c defines LLVMFuzzerTestOneInput; fuzz/corpus/NAME/* are replayed by an ordinary build ----
 FUZZERS := $(patsubst fuzz/f_%.c,%,$(sort $(wildcard fuzz/f_*.c)))
