@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "text/chat_impl.h" /* strings as JSON writes them */
 #include "text/schema_impl.h"
 
 /* ---- characters ----------------------------------------------------------------------------------------------------------------------- */
@@ -67,16 +68,6 @@ static int as_rule(struct schema_builder *b, const char *name, int node) {
 
 /* ---- texts that are given --------------------------------------------------------------------------------------------------------------- */
 
-static void put_escaped(struct buf *out, const char *s, size_t n) {
-  for (size_t i = 0; i < n; i++) {
-    unsigned char c = (unsigned char)s[i];
-    if (c == '"' || c == '\\') buf_printf(out, "\\%c", c);
-    else if (c < 0x20 && short_escapes[c]) buf_printf(out, "\\%c", short_escapes[c]);
-    else if (c < 0x20) buf_printf(out, "\\u%04x", c);
-    else buf_putc(out, (char)c);
-  }
-}
-
 static void put_json(struct buf *out, const json_t *v) {
   bool first = true;
   const char *key;
@@ -84,7 +75,7 @@ static void put_json(struct buf *out, const json_t *v) {
   switch (json_kind(v)) {
   case KIND_STRING:
     buf_putc(out, '"');
-    put_escaped(out, json_string_value(v), json_string_length(v));
+    chat_put_json_inside(out, json_string_value(v), json_string_length(v));
     buf_putc(out, '"');
     return;
   case KIND_ARRAY:
@@ -99,7 +90,7 @@ static void put_json(struct buf *out, const json_t *v) {
     buf_putc(out, '{');
     json_object_foreach((json_t *)v, key, member) {
       buf_puts(out, first ? "\"" : ", \"");
-      put_escaped(out, key, strlen(key));
+      chat_put_json_inside(out, key, strlen(key));
       buf_puts(out, "\": ");
       put_json(out, member);
       first = false;
@@ -136,7 +127,7 @@ static int key_node(struct schema_builder *b, struct str key) {
   struct buf text;
   buf_init(&text, 0);
   buf_putc(&text, '"');
-  put_escaped(&text, key.p, key.n);
+  chat_put_json_inside(&text, key.p, key.n);
   buf_puts(&text, "\": ");
   int node = rules_text_n(b->g, buf_cstr(&text), text.len);
   buf_free(&text);
