@@ -45,11 +45,24 @@ endif
 
 # -ffp-contract=off: a*b+c is fused only where a kernel says so; otherwise results would differ by compiler and inlining.
 BASE_CFLAGS := $(MARCH) -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -Itests -ffp-contract=off -fno-math-errno -fvisibility=hidden -fPIC -pthread -MMD -MP
-override CFLAGS := $(BASE_CFLAGS) $(WARN) $(CFLAGS_$(MODE)) $(EXTRA_CFLAGS)
+override CFLAGS = $(BASE_CFLAGS) $(BASE_CFLAGS_media) $(WARN) $(CFLAGS_$(MODE)) $(EXTRA_CFLAGS)
 override LDFLAGS := -pthread $(filter -fsanitize%,$(CFLAGS_$(MODE))) $(EXTRA_LDFLAGS)
 
 LIBS_base   := -lcrypto -lm
 LIBS_files  := -ljansson
+# make IMAGE=0 AUDIO=0 leaves the decoders of pictures and sound, and their libraries, out
+IMAGE ?= 1
+AUDIO ?= 1
+ifeq ($(IMAGE),1)
+LIBS_files += -lturbojpeg -lpng -lwebpdemux -lwebp -lgif -lexif
+else
+BASE_CFLAGS_media += -DCYGNET_NO_IMAGE
+endif
+ifeq ($(AUDIO),1)
+LIBS_files += -lsndfile -lsoxr
+else
+BASE_CFLAGS_media += -DCYGNET_NO_AUDIO
+endif
 LIBS_text   := -lutf8proc
 LIBS_server := -levent -levent_pthreads -lssl
 LIBS := $(LIBS_server) $(LIBS_text) $(LIBS_files) $(LIBS_base)

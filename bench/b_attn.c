@@ -62,7 +62,8 @@ static struct tensor new_tensor(int rows, int cols) {
 
 static void fill_batch(struct batch *b, const struct bench_case *c, int pages_max) {
   int n_rows = c->rows * c->n_seqs;
-  *b = (struct batch){.n_rows = n_rows, .n_seqs = c->n_seqs, .rows_max = n_rows, .seqs_max = c->n_seqs, .pages_max = pages_max};
+  *b = (struct batch){
+      .n_rows = n_rows, .n_seqs = c->n_seqs, .rows_max = n_rows, .seqs_max = c->n_seqs, .pages_max = {pages_max, pages_max}};
   b->q_start = xcalloc((size_t)c->n_seqs + 1, sizeof(int32_t));
   b->pos = xcalloc((size_t)n_rows, sizeof(int32_t));
   b->seq = xcalloc((size_t)n_rows, sizeof(int32_t));

@@ -65,7 +65,12 @@ struct cygnet_options {
       chat_template; /* "auto" (default): the file's, if it is known, else the family's; "gemma3", "gemma4-large", "gemma4-small", "llama32v" */
   const char *quant; /* NULL: weights as in the file; "q8_0", "q4_0": bf16, f16 and f32 matrices are quantised while they are loaded */
   int draft_tokens;  /* most tokens that are guessed ahead of a decoding request and checked in one step; 0: 8; -1: none */
-  const char *draft_model;  /* a drafter for the model (Gemma 4's *-assistant), file or folder; NULL: a request's own text guesses alone */
+  const char *draft_model; /* a drafter for the model (Gemma 4's *-assistant), file or folder; NULL: a request's own text guesses alone */
+  const char
+      *mmproj;       /* GGUF with the part of the model that takes pictures and sound; NULL: a folder has it itself, if the model has one */
+  int disable_media; /* neither pictures nor sound; their encoders take no memory */
+  size_t media_bytes;       /* for pictures and sounds that are encoded: as many stay as have room; 0: by itself */
+  long long image_pixels;   /* most pixels that a picture may have; 0: 64 Mi */
   int disable_prefix_cache; /* nothing is reused between requests */
   int disable_graph;        /* every step is prepared anew */
   int take_memory;          /* all memory is taken from the system at once, not when it is first used: for servers */
@@ -96,6 +101,14 @@ struct cygnet_info { /* strings live as long as the struct cygnet */
   int64_t products_per_token, products_per_logits;            /* multiply-adds with weights: a prompt token; one row of logits more */
   size_t decode_bytes;                                        /* weights that one decoding step reads */
   double load_ms;
+  /* pictures and sound */
+  const char *vision, *audio;           /* names of the encoders: "siglip"; NULL: not taken */
+  int32_t image_id, video_id, audio_id; /* the placeholder of one; -1: not taken */
+  int image_tokens;                     /* rows of a picture by default; 0: it depends on its shape */
+  int image_budgets[8];                 /* values of cygnet_media_options.max_tokens; 0 ends the list */
+  int audio_seconds;                    /* longest sound */
+  size_t media_bytes;                   /* memory of encoders, and of what they made */
+  int media_rows;                       /* rows of pictures and sounds that have room */
 };
 CYGNET_API void cygnet_info(const struct cygnet *c, struct cygnet_info *out);
 
@@ -162,6 +175,28 @@ CYGNET_API void cygnet_parser_push(struct cygnet_parser *p, const char *text, si
                                    size_t n_marks);
 CYGNET_API void cygnet_parser_finish(struct cygnet_parser *p);
 
+/* ---- pictures and sound ----------------------------------------------------------------------------------------------------- */
+
+enum cygnet_media_kind { CYGNET_IMAGE, CYGNET_VIDEO_FRAME, CYGNET_AUDIO };
+struct cygnet_media_options {
+  int max_tokens;                /* Gemma 4's pictures: 70, 140, 280, 560 or 1120 rows at most; 0: the model's own number */
+  double start_seconds, seconds; /* of a sound, this part; seconds 0: all that follows. A part that begins behind the end is refused */
+};
+struct cygnet_media; /* decoded and prepared; never changes */
+/* Any thread. What bytes are is decided by looking at them. NULL and *e (400; 413: too large): not taken by this model, format not known, damaged, too large,
+ * too long. Owned: cygnet_media_free. */
+CYGNET_API struct cygnet_media *cygnet_media_new(const struct cygnet *c, enum cygnet_media_kind kind, const void *bytes, size_t n,
+                                                 const struct cygnet_media_options *o, struct cygnet_error *e);
+CYGNET_API void cygnet_media_free(struct cygnet_media *m); /* requests that use it keep it alive; NULL is fine */
+CYGNET_API int cygnet_media_tokens(const struct cygnet_media *m);
+CYGNET_API double cygnet_media_seconds(const struct cygnet_media *m); /* of the whole sound, whatever part was asked for */
+CYGNET_API size_t cygnet_media_memory(const struct cygnet_media *m);  /* bytes that it holds */
+/* What the encoder gets of it, and what else belongs to it, as tensors of a safetensors file. */
+CYGNET_API int cygnet_media_write(const struct cygnet *c, const struct cygnet_media *m, const char *path, struct cygnet_error *e);
+/* A prompt with one placeholder for each of n media, in order → the same with all their rows; a count or kind that does not fit is an error. *out is owned. */
+CYGNET_API int cygnet_expand(const struct cygnet *c, const int32_t *ids, size_t n_ids, const struct cygnet_media *const *media,
+                             size_t n_media, int32_t **out, size_t *n_out, struct cygnet_error *e);
+
 /* ---- requests ------------------------------------------------------------------------------------------------------------- */
 
 struct cygnet_bias {
@@ -191,9 +226,11 @@ enum cygnet_thoughts {
 };
 
 struct cygnet_request {
-  const int32_t *prompt; /* taken as they are: no BOS is added */
-  size_t n_prompt;       /* >= 1 */
-  int max_tokens;        /* tokens to generate; 0 = none (with prompt logits), -1 = as many as the context holds (more ends there, too) */
+  const int32_t *prompt;                   /* taken as they are: no BOS is added */
+  size_t n_prompt;                         /* >= 1 */
+  const struct cygnet_media *const *media; /* one for each placeholder of the prompt, which stands once for all rows of it, in order */
+  size_t n_media;
+  int max_tokens; /* tokens to generate; 0 = none (with prompt logits), -1 = as many as the context holds (more ends there, too) */
   struct cygnet_sampling sampling;
   const char *const *stop; /* stop strings, at most 16 */
   size_t n_stop;
@@ -267,8 +304,11 @@ struct cygnet_event { /* pointers are valid until the next call on the same stru
   struct cygnet_error error;
   uint64_t seed;
   /* usage so far */
-  int reasoning_tokens;                                /* of completion_tokens, those inside thoughts, their control tokens included */
-  int prompt_tokens, cached_tokens, completion_tokens; /* a token that ended it is counted, shown or not; cached <= prompt */
+  int reasoning_tokens;        /* of completion_tokens, those inside thoughts, their control tokens included */
+  int n_media, n_media_cached; /* pictures and sounds; of those, how many were encoded before */
+  double encode_ms;            /* spent encoding for this request */
+  int prompt_tokens, cached_tokens,
+      completion_tokens; /* all rows of pictures and sounds included; a token that ended it is counted, shown or not; cached <= prompt */
   int n_retractions;
   /* timings in ms: waiting, prompt, generation */
   double queue_ms, prefill_ms, decode_ms;
@@ -295,7 +335,11 @@ struct cygnet_stats {
   uint64_t lost_window_tokens; /* the prefix is known, but the sliding window before its end was given up */
   uint64_t lost_wanted_tokens; /* the request wants the logits of its prompt */
   uint64_t evicted_full_tokens, evicted_sliding_tokens;
-  int n_resume_points; /* places whose window is kept */
+  uint64_t n_media, n_media_cached, n_encoded; /* of requests that have begun; of those found encoded; encoded in fact */
+  uint64_t media_rows_encoded;
+  double encode_ms;
+  int media_rows_used, media_rows_cached; /* of the store: held by requests; kept for others */
+  int n_resume_points;                    /* places whose window is kept */
   uint64_t n_fork_joins;
 };
 CYGNET_API void cygnet_stats(const struct cygnet *c, struct cygnet_stats *out);

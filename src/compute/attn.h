@@ -14,6 +14,8 @@
  *   7. Rows of this step write before any row reads: a row may see other rows of the same step.
  *   8. Graph mode: prepare overwrites the contents of memory taken in open and moves none of it, so it is what refreshes a recorded step; run is
  *      nothing but launches (base/record.h) whose counts are read from that memory.
+ *   9. A cross-attention layer is called with k = v = NULL: it reads banks, which fill wrote before; its query is never padded, its keys know no causality and
+ *      no window, and their number has nothing to do with that of text rows (one query against thousands of keys is the ordinary case).
  * Every backend is compared with attn_ref by tests/compute/t_attn.c.
  */
 #ifndef CYGNET_ATTN_H
@@ -31,7 +33,7 @@ enum {
 };
 
 struct attn_layer {
-  enum kv_kind kind;
+  int kind;                /* KV_FULL, KV_SLIDING, BATCH_CROSS */
   int n_q, n_kv, head_dim; /* query head i uses kv head i / (n_q / n_kv) */
   float scale;
   int owner; /* layer whose keys and values are read; the layer itself unless it shares a donor's */
@@ -42,7 +44,7 @@ struct attn_config {
   int n_layers;
   enum dtype kv_dtype; /* F32, F16, BF16, Q8_0 */
   int page_tokens;
-  int n_pages[KV_KINDS]; /* without page 0 */
+  int n_pages[BATCH_KINDS]; /* without page 0 */
   int rows_max, seqs_max, tokens_max;
   const struct kern *kern;
   struct workers *workers; /* borrows; may be NULL */
@@ -56,6 +58,8 @@ struct attn_ops {
   void (*prepare)(struct attn *a, const struct batch *b); /* b must live until the step's last run; for replay: be the same one each time */
   /* Contents of one page, in all layers of that kind. Before the step's first run. */
   void (*copy_page)(struct attn *a, enum kv_kind kind, int32_t from, int32_t to);
+  /* Keys and values of a bank, k and v [rows, n_kv * head_dim], to slots of the cross pool. Between steps. */
+  void (*fill)(struct attn *a, int layer, const struct tensor *k, const struct tensor *v, const int64_t *slot);
   /* q [n_rows, n_q * head_dim]; k, v [n_rows, n_kv * head_dim], or NULL when the layer reads a donor; out like q. All F32. */
   void (*run)(struct attn *a, int layer, const struct tensor *q, const struct tensor *k, const struct tensor *v, struct tensor *out);
 };

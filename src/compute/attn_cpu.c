@@ -49,8 +49,8 @@ struct attn_piece {
   int segment, segment_end;
 };
 
-struct attn_shape { /* layers that have all this in common share their cutting */
-  enum kv_kind kind;
+struct attn_shape {                 /* layers that have all this in common share their cutting */
+  int kind;                         /* as in struct attn_layer */
   int n_kv, group, head_dim, width; /* group = query heads per key head; width = padded head_dim */
   int rows_per_block;               /* at most */
   struct attn_block *blocks;
@@ -380,7 +380,7 @@ struct attn_tile { /* where the rows of a tile's keys and values are */
 static void attn_find_tile(const struct attn_step *st, int seq, int head, int lo, int hi, struct attn_tile *t) {
   const struct attn *a = st->a;
   const int P = a->c.page_tokens;
-  const int32_t *pages = a->batch->page[st->l->kind] + (size_t)seq * (size_t)a->batch->pages_max;
+  const int32_t *pages = a->batch->page[st->l->kind] + (size_t)seq * (size_t)a->batch->pages_max[st->l->kind];
   int page = lo / P, offset = lo % P;
   size_t at = 0;
   t->from = lo % ATTN_TILE, t->to = t->from + hi - lo;
@@ -556,7 +556,7 @@ static void cpu_copy_page(struct attn *a, enum kv_kind kind, int32_t from, int32
   for (int i = 0; i < a->c.n_layers; i++) {
     const struct attn_layer *l = &a->layers[i];
     const struct attn_store *s = &a->stores[i];
-    if (l->owner != i || l->kind != kind) continue;
+    if (l->owner != i || l->kind != (int)kind) continue;
     size_t n_bytes = (size_t)l->n_kv * (size_t)a->c.page_tokens * s->row_bytes;
     memcpy(s->k + (size_t)to * n_bytes, s->k + (size_t)from * n_bytes, n_bytes);
     memcpy(s->v + (size_t)to * n_bytes, s->v + (size_t)from * n_bytes, n_bytes);

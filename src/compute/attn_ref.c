@@ -124,7 +124,7 @@ static void ref_item(void *ctx, int item, int worker) {
   }
   for (int r = 0; r < b->n_rows; r++) {
     int lo = b->lo[l->kind][r], hi = b->hi[l->kind][r];
-    const int32_t *pages = lo < hi ? b->page[l->kind] + (size_t)b->seq[r] * (size_t)b->pages_max : NULL;
+    const int32_t *pages = lo < hi ? b->page[l->kind] + (size_t)b->seq[r] * (size_t)b->pages_max[l->kind] : NULL;
     for (int i = 0; i < l->n_q; i++) {
       size_t at = (size_t)i * (size_t)l->head_dim;
       ref_attend(a, l, pages, lo, hi, i / (l->n_q / l->n_kv), tensor_row(&st->q, r) + at, tensor_row(&st->out, r) + at);
@@ -142,7 +142,7 @@ static void ref_run(struct attn *a, int layer, const struct tensor *q, const str
 static void ref_copy_page(struct attn *a, enum kv_kind kind, int32_t from, int32_t to) {
   for (int i = 0; i < a->c.n_layers; i++) {
     const struct attn_layer *l = &a->layers[i];
-    if (l->owner != i || l->kind != kind) continue;
+    if (l->owner != i || l->kind != (int)kind) continue;
     size_t n = (size_t)a->c.page_tokens * (size_t)l->n_kv * (size_t)l->head_dim;
     memcpy(a->stores[i].k + (size_t)to * n, a->stores[i].k + (size_t)from * n, n * sizeof(float));
     memcpy(a->stores[i].v + (size_t)to * n, a->stores[i].v + (size_t)from * n, n * sizeof(float));

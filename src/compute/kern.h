@@ -10,10 +10,11 @@
 #include "base/dtype.h"
 
 enum isa { ISA_AUTO, ISA_REF, ISA_AVX2, ISA_AVX512 };
-enum act { ACT_GELU_TANH, ACT_SILU };
+enum act { ACT_GELU_TANH, ACT_SILU, ACT_SIGMOID, ACT_GELU_ERF, ACT_RELU, ACT_NONE };
 
-struct gemm_kern; /* gemm_kern.h */
-struct attn_kern; /* attn_kern.h */
+struct gemm_kern;   /* gemm_kern.h */
+struct attn_kern;   /* attn_kern.h */
+struct attend_kern; /* attend.h */
 
 struct kern {
   enum isa isa;

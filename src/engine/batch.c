@@ -21,9 +21,9 @@ int batch_init(struct batch *b, const struct batch_shape *s, struct err *e) {
   b->rows_max = s->rows_max;
   b->seqs_max = s->seqs_max;
   b->out_max = s->out_max;
-  b->pages_max = pages_max(s);
+  for (int k = 0; k < KV_KINDS; k++) b->pages_max[k] = pages_max(s);
 
-  size_t rows = (size_t)s->rows_max, tables = (size_t)s->seqs_max * (size_t)b->pages_max;
+  size_t rows = (size_t)s->rows_max, tables = (size_t)s->seqs_max * (size_t)pages_max(s);
   bool ok = (b->token = mem_try_alloc(rows * sizeof *b->token)) && (b->pos = mem_try_alloc(rows * sizeof *b->pos)) &&
             (b->seq = mem_try_alloc(rows * sizeof *b->seq)) &&
             (b->q_start = mem_try_alloc(((size_t)s->seqs_max + 1) * sizeof *b->q_start)) &&
@@ -84,7 +84,7 @@ static void add_pages(struct batch *b, const struct kv *kv, const struct kv_stat
   int page = kv_page_tokens(kv);
   for (int k = 0; k < KV_KINDS; k++) {
     if (st->n_pages[k] == 0) continue;
-    int32_t *table = b->page[k] + (size_t)b->n_seqs * (size_t)b->pages_max;
+    int32_t *table = b->page[k] + (size_t)b->n_seqs * (size_t)b->pages_max[k];
     for (int i = first_key(kv, k, first) / page; i <= last / page; i++) {
       const struct kv_page *pair = &r->kv.pairs[i];
       table[i] = k == KV_FULL ? pair->full : pair->swa;

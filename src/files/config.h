@@ -13,6 +13,8 @@ enum model_family { FAMILY_NONE, FAMILY_GEMMA3, FAMILY_GEMMA4, FAMILY_MLLAMA };
 const char *model_family_name(enum model_family f);
 
 enum layer_kind { LAYER_FULL, LAYER_SLIDING, LAYER_CROSS };
+enum vision_kind { VISION_NONE, VISION_SIGLIP, VISION_GEMMA4, VISION_GEMMA4_BLOCKS, VISION_MLLAMA }; /* BLOCKS: Gemma 4 12B, no encoder */
+enum audio_kind { AUDIO_NONE, AUDIO_GEMMA4, AUDIO_GEMMA4_FRAMES };                                   /* FRAMES: Gemma 4 12B, no encoder */
 
 enum {
   CONFIG_LAYERS_MAX = 256,
@@ -24,7 +26,11 @@ enum {
   CONFIG_FFN_MAX = 1 << 20,
   CONFIG_HEADS_MAX = 256,
   CONFIG_HEAD_DIM_MAX = 1024,
-  CONFIG_TOKENS_MAX = 1 << 24 /* of context and window */
+  CONFIG_TOKENS_MAX = 1 << 24, /* of context and window */
+  CONFIG_STATES_MAX = 16,      /* recorded states of mllama's encoder */
+  CONFIG_TILES_MAX = 16,
+  CONFIG_IMAGE_MAX = 4096, /* pixels a side of a picture or tile of fixed size */
+  CONFIG_PATCH_MAX = 64
 };
 
 struct rope_config {
@@ -32,6 +38,43 @@ struct rope_config {
   double factor; /* angles are divided by it; 1 = none. (rope_scaling.)factor | rope.scaling.factor (full layers only), rope_freqs.weight */
   double
       rotated; /* share of head_dim that rotates, 1 = all: the first int(rotated * head_dim / 2) pairs. partial_rotary_factor | rope_freqs.weight */
+};
+
+struct
+    rope_bands { /* Llama 3's scaling: factor 1 for short waves, `factor` for long ones, between them a blend. (rope_scaling.)… | rope_freqs.weight */
+  double factor;    /* 0 = none */
+  double low, high; /* low_freq_factor, high_freq_factor */
+  int tokens;       /* original_max_position_embeddings */
+};
+
+struct
+    vision_config { /* vision_config and preprocessor_config.json, processor_config.json (image_processor) | clip.vision.* of an mmproj, mllama.vision.* */
+  enum vision_kind kind;
+  int hidden, ffn, n_layers, n_heads, head_dim; /* BLOCKS: hidden = mm_embed_dim, the others 0 */
+  int patch;                                    /* pixels a side of a patch; BLOCKS: of the small ones that pool x pool of make a block */
+  int pool;        /* patches a side that become one soft token: pooling_kernel_size; SIGLIP: from mm_tokens_per_image; MLLAMA: 1 */
+  int image;       /* SIGLIP: pixels a side of a picture; MLLAMA: of a tile; else 0 */
+  int n_positions; /* rows of the position table(s): position_embedding_size, mm_posemb_size; SIGLIP, MLLAMA: from image and patch */
+  int soft_tokens; /* of a picture. SIGLIP: mm_tokens_per_image; Gemma 4: the processor's max_soft_tokens; MLLAMA: 0 */
+  float norm_eps;
+  double rope_theta;
+  bool clipped, standardize;
+  int n_global_layers, n_tiles, out_dim; /* MLLAMA: num_global_layers, max_num_tiles, vision_output_dim */
+  int n_states, states[CONFIG_STATES_MAX];
+  int n_ratios, ratios[2 * CONFIG_TILES_MAX][2]; /* MLLAMA: tiles high, tiles wide; a picture's id is 1 + its place here */
+  float mean[3], std[3];                         /* of values 0 .. 1; Gemma 4: 0 and 1 */
+};
+
+struct audio_config { /* audio_config | clip.audio.* of an mmproj */
+  enum audio_kind kind;
+  int hidden, n_layers, n_heads; /* FRAMES: hidden = samples of a frame */
+  int channels[2];               /* of the two convolutions */
+  int n_mel, conv_taps;
+  int keys_left;  /* keys a row sees, its own included: attention_context_left - 1 (docs/models/gemma4.md) */
+  int n_relative; /* relative positions with an embedding: attention_context_left */
+  int out_dim;
+  float logit_cap, residual_weight, norm_eps;
+  bool clipped;
 };
 
 struct layer_config {
@@ -77,8 +120,19 @@ struct model_config {
   int32_t suppressed
       [CONFIG_SUPPRESSED_MAX]; /* ids that are never sampled. suppress_tokens of generation_config | tokenizer.ggml.suppress_tokens */
   int n_suppressed;
+  /* pictures and sound; kinds NONE when the file has no encoder for them, or an mmproj is needed and not given */
+  struct vision_config vision;
+  struct audio_config audio;
+  int32_t image_id, video_id, audio_id; /* stand where a picture's, a video frame's, a sound's rows go, once per row; -1 = none.
+                                           image_token_id, image_token_index, … | by name from the vocabulary (config_media_ids) */
+  int32_t boi, eoi, boa, eoa;           /* around them; -1 = none */
+  bool both_ways_full,
+      both_ways_sliding;        /* rows of one picture see each other in layers of that kind. use_bidirectional_attention; Gemma 3: both */
+  struct rope_bands rope_bands; /* mllama */
   struct layer_config layers[CONFIG_LAYERS_MAX];
 };
+
+static inline bool config_has_cross(const struct model_config *c) { return c->family == FAMILY_MLLAMA; }
 
 /* From a GGUF's metadata. vocab comes from token_embd.weight's shape; without tensors from the list of tokens. */
 int config_from_gguf(struct model_config *c, const struct gguf *g, struct err *e);

@@ -412,7 +412,7 @@ static const struct batch *wanted_rows(struct gemma4 *g, const struct batch *b) 
   struct batch *to = &g->wanted;
   to->n_rows = b->n_out;
   to->n_seqs = b->n_seqs;
-  to->pages_max = b->pages_max;
+  memcpy(to->pages_max, b->pages_max, sizeof to->pages_max);
   for (int k = 0; k < KV_KINDS; k++) to->page[k] = b->page[k];
   for (int i = 0, s = 0; i <= b->n_out; i++) { /* q_start[s]: how many wanted rows stand before the sequence's first */
     for (; s <= b->n_seqs && (i == b->n_out || b->q_start[s] <= b->out[i]); s++) to->q_start[s] = i;

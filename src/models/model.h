@@ -21,9 +21,11 @@ struct model_plan { /* sizes decided by the engine before anything is loaded */
   const struct attn_ops *attn; /* NULL = attn_cpu_ops */
   enum dtype kv_dtype;
   int page_tokens;
-  int n_pages[KV_KINDS];
-  int rows_max; /* rows of a batch */
-  int out_max;  /* rows whose logits may be wanted in one batch */
+  int n_pages[BATCH_KINDS];
+  int soft_rows; /* rows of the store of soft rows; 0 = none */
+  bool media;    /* the encoders that the configuration has are opened, too */
+  int rows_max;  /* rows of a batch */
+  int out_max;   /* rows whose logits may be wanted in one batch */
   int seqs_max, tokens_max;
   enum dtype
       quant; /* DTYPE_NONE = as in the file; Q8_0, Q4_0: matrices of plain numbers are quantised while they are packed (weights_type) */
@@ -36,6 +38,7 @@ struct model_plan { /* sizes decided by the engine before anything is loaded */
 typedef void (*model_tap_fn)(void *ctx, const char *name, int layer, int row, const float *x, int cols);
 
 struct model;
+struct encoder; /* encoder.h */
 struct model_ops {
   enum model_family family;
   struct model *(*new_model)(void); /* the family's own struct, zeroed */
@@ -44,6 +47,8 @@ struct model_ops {
   int (*load)(struct model *m, struct weights *w, struct err *e);
   void (*unload)(struct model *m);
   void (*forward)(struct model *m, const struct batch *b, struct tensor *logits);
+  /* Keys and values of all cross-attention layers from rows of a bank, [rows, hidden], rows <= ENCODER_ROWS; between steps. NULL: no such layers. */
+  void (*fill)(struct model *m, const struct tensor *rows, const int64_t *slot);
 };
 
 struct model { /* a family's own struct begins with it */
@@ -53,9 +58,11 @@ struct model { /* a family's own struct begins with it */
   struct device *dev;
   const struct attn_ops *attn_ops;
   struct attn *attn;
-  struct tensor logits;       /* [out_max, vocab]: what forward fills */
-  const struct weight *embed; /* the table that embeds tokens; NULL: the family hands out neither this nor: */
-  struct tensor hidden;       /* [out_max, hidden]: the `out` rows of the last forward behind the final norm, until the next forward */
+  struct tensor logits;           /* [out_max, vocab]: what forward fills */
+  const struct weight *embed;     /* the table that embeds tokens; NULL: the family hands out neither this nor: */
+  struct tensor hidden;           /* [out_max, hidden]: the `out` rows of the last forward behind the final norm, until the next forward */
+  struct tensor soft;             /* [soft_rows, hidden]: the store of soft rows, written by whoever encodes */
+  struct encoder *vision, *audio; /* NULL: none */
   size_t weight_bytes, packed_bytes, scratch_bytes, kv_bytes;
   int64_t products_per_row,
       products_per_out; /* multiply-adds with weights: for each row; for each row whose logits are wanted (the head) */
@@ -66,6 +73,8 @@ struct model { /* a family's own struct begins with it */
 
 /* w is borrowed and must outlive the model (embedding rows are read from the mapped file). Returns owned. */
 struct model *model_open(const struct model_config *c, struct weights *w, const struct model_plan *plan, struct err *e);
+/* The encoders, after model_open; w: the model's own or an mmproj's. Nothing without plan.media. */
+int model_open_media(struct model *m, struct weights *w, struct err *e);
 void model_close(struct model *m);
 /* Logits of the batch's `out` rows: m->logits with rows = b->n_out. Borrowed until the next call. */
 struct tensor model_forward(struct model *m, const struct batch *b);
@@ -83,6 +92,6 @@ size_t model_scratch_bytes(const struct model_config *c, const struct model_plan
   } while (0)
 void model_tap(struct model *m, const char *name, int layer, const struct tensor *x);
 
-extern const struct model_ops model_gemma3_ops, model_gemma4_ops;
+extern const struct model_ops model_gemma3_ops, model_gemma4_ops, model_mllama_ops;
 
 #endif

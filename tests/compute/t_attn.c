@@ -93,7 +93,8 @@ static void reshape(struct tensor *t, int cols) { t->cols = cols, t->row_bytes =
 
 static void new_batch(struct batch *b, int rows_max, int seqs_max, int pages_max) {
   memset(b, 0, sizeof *b);
-  b->rows_max = rows_max, b->seqs_max = seqs_max, b->pages_max = pages_max;
+  b->rows_max = rows_max, b->seqs_max = seqs_max;
+  for (int k = 0; k < KV_KINDS; k++) b->pages_max[k] = pages_max;
   b->token = xcalloc((size_t)rows_max, sizeof *b->token);
   b->pos = xcalloc((size_t)rows_max, sizeof *b->pos);
   b->seq = xcalloc((size_t)rows_max, sizeof *b->seq);
@@ -132,7 +133,7 @@ static void poison(struct run *r, enum kv_kind kind, const int64_t *slots, int n
     r->road->ops->prepare(r->attn, b);
     for (int layer = 0; layer < r->w->n_layers; layer++) {
       const struct attn_layer *l = &r->w->layers[layer];
-      if (l->owner != layer || l->kind != kind) continue;
+      if (l->owner != layer || l->kind != (int)kind) continue;
       reshape(&r->q, l->n_q * l->head_dim), reshape(&r->out, l->n_q * l->head_dim);
       reshape(&r->k, l->n_kv * l->head_dim), reshape(&r->v, l->n_kv * l->head_dim);
       for (int i = 0; i < b->n_rows; i++) {

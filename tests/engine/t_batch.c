@@ -11,7 +11,7 @@ static void fill(struct batch *b, const struct batch_shape *s) { /* what is not 
     memset(b->lo[k], 0x7f, (size_t)s->rows_max * sizeof *b->lo[k]);
     memset(b->hi[k], 0x7f, (size_t)s->rows_max * sizeof *b->hi[k]);
     memset(b->slot[k], 0x7f, (size_t)s->rows_max * sizeof *b->slot[k]);
-    memset(b->page[k], 0x7f, (size_t)s->seqs_max * (size_t)b->pages_max * sizeof *b->page[k]);
+    memset(b->page[k], 0x7f, (size_t)s->seqs_max * (size_t)b->pages_max[k] * sizeof *b->page[k]);
   }
 }
 
@@ -33,7 +33,7 @@ static void check_row(const struct world *w, const struct batch *b, int row) {
     assert_int_equal(b->hi[k][row], pos + 1);
     assert_int_equal(b->slot[k][row], kv_slot(w->kv, &r->kv, k, pos));
     assert_true(b->slot[k][row] >= w->kc.page_tokens);
-    const int32_t *table = b->page[k] + b->seq[row] * b->pages_max;
+    const int32_t *table = b->page[k] + b->seq[row] * b->pages_max[k];
     for (int key = lo; key <= pos; key++)
       assert_int_equal((int64_t)table[key / w->kc.page_tokens] * w->kc.page_tokens + key % w->kc.page_tokens,
                        kv_slot(w->kv, &r->kv, k, key));

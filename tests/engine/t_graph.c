@@ -49,7 +49,7 @@ struct pair {
 /* ---- batches ---------------------------------------------------------------------------------------------------------- */
 
 static void batch_new(struct batch *b, int pages_max) {
-  *b = (struct batch){.rows_max = ROWS, .seqs_max = SEQS, .out_max = ROWS, .pages_max = pages_max};
+  *b = (struct batch){.rows_max = ROWS, .seqs_max = SEQS, .out_max = ROWS, .pages_max = {pages_max, pages_max}};
   b->token = xcalloc(ROWS, sizeof *b->token);
   b->pos = xcalloc(ROWS, sizeof *b->pos);
   b->seq = xcalloc(ROWS, sizeof *b->seq);
@@ -86,7 +86,7 @@ static void batch_garbage(struct batch *b) {
     memset(b->lo[k], 0x86, ROWS * sizeof *b->lo[k]);
     memset(b->hi[k], 0x07, ROWS * sizeof *b->hi[k]);
     memset(b->slot[k], 0x08, ROWS * sizeof *b->slot[k]);
-    memset(b->page[k], 0x09, (size_t)SEQS * (size_t)b->pages_max * sizeof *b->page[k]);
+    memset(b->page[k], 0x09, (size_t)SEQS * (size_t)b->pages_max[k] * sizeof *b->page[k]);
   }
   b->n_rows = b->n_seqs = b->n_out = 0;
   b->q_start[0] = 0;
@@ -115,7 +115,7 @@ static void batch_add(struct pair *p, struct sequence *s, int n, int n_out) {
     int lo = k == KV_SLIDING ? (int)kv_window_lo(first, window) : 0;
     for (int i = lo / page; i <= (first + n - 1) / page; i++) {
       const struct kv_page *pair = &s->kv.pairs[i];
-      b->page[k][b->n_seqs * b->pages_max + i] = k == KV_FULL ? pair->full : pair->swa;
+      b->page[k][b->n_seqs * b->pages_max[k] + i] = k == KV_FULL ? pair->full : pair->swa;
     }
   }
   b->n_rows += n;

@@ -31,7 +31,7 @@ static inline void hand_batch_of(struct batch *b, const struct model *m, const s
                       .rows_max = ROWS_MAX,
                       .seqs_max = SEQS_MAX,
                       .out_max = ROWS_MAX,
-                      .pages_max = PAGES_EACH};
+                      .pages_max = {PAGES_EACH, PAGES_EACH}};
   CHECK(n <= ROWS_MAX && n_pieces <= SEQS_MAX);
   b->token = xcalloc((size_t)n, sizeof(int32_t));
   b->pos = xcalloc((size_t)n, sizeof(int32_t));

@@ -1,0 +1,87 @@
+/* encoder.h — from a picture or a sound to rows of the text model's width.
+ *
+ *   siglip.c         Gemma 3's ViT, pooling and projector
+ *   vision_gemma4.c  Gemma 4's ViT with a variable number of patches; and 12B's blocks, which have no encoder
+ *   vision_mllama.c  Llama 3.2 Vision's two-stage ViT over tiles; its rows are the bank that cross-attention reads
+ *   audio_gemma4.c   Gemma 4's conformer; and 12B's frames
+ *
+ * A job is one or more media of one kind. It is done in units of about ENCODER_ROWS rows of one product or attention, so that people whose answers are
+ * being written keep their pace: the engine does a few units between steps. Units and their order are fixed by the job; when they are done changes no bit,
+ * and neither does what else is in the job: every row's arithmetic is its own (gemm.h rule 1), and attention walks keys relative to the first one it sees.
+ *
+ * Rules
+ *   1. All memory is taken in open, for jobs of up to rows_max input rows.
+ *   2. Encoders use the model's device and the same products as the text; matrices are packed like the text's.
+ *   3. Taps as in model.h, with the input row (or output row) counted over the job. Names: "v.embed" (input of the first layer), "v.layer_out" by layer
+ *      (mllama: global layers follow the local ones, and rows are in file order, padding included, as the specification counts them), "v.pooled", "v.last", "v.soft";
+ *      12B "v.ln1" "v.dense" "v.ln2"; mllama "v.features", "v.soft" = bank; sound the same with "a.".
+ *
+ * Tensors, by the names that weights_get takes (files/weights_names.h maps the checkpoints' own). With a GGUF (weights_gguf(w) is not NULL) some differ in
+ * form, [G]. Vectors of one number are scalars. [rows, cols] with all but the first dimension taken together, unless said.
+ *   ViT       v.patch_embd.weight [D, cols]   Gemma 4: columns [y, x, colour]; [G] [colour, y, x]. v.patch_embd.bias (SIGLIP)
+ *             v.position_embd.weight          SIGLIP, MLLAMA [positions, D]; GEMMA4 [2 * positions, D], x's table first
+ *             v.blk.N.{ln1,ln2}.{weight,bias}, v.blk.N.{attn_q,attn_k,attn_v,attn_out}.{weight,bias}, v.blk.N.{ffn_up,ffn_down}.{weight,bias} (fc1, fc2)
+ *             GEMMA4: no biases; also v.blk.N.{attn_post_norm,ffn_post_norm,attn_q_norm,attn_k_norm}.weight, v.blk.N.ffn_gate.weight; with clipping
+ *             v.blk.N.NAME.{input_min,input_max,output_min,output_max} beside every v.blk.N.NAME.weight of a product (absent: no bound)
+ *             v.post_ln.{weight,bias}; v.std_bias, v.std_scale
+ *   projector mm.input_projection.weight: SIGLIP [D, hidden], that is x·W; Gemma 4 [hidden, D]. mm.soft_emb_norm.weight (SIGLIP; 1 is added by weights_get_vector)
+ *   BLOCKS    v.patch_norm.{1,2,3}.{weight,bias}, v.patch_embd.{weight,bias} [D, cols]; [G] columns, and entries of norm 1, [colour, y, x];
+ *             v.position_embd.weight [2 * positions, D] with x and y in turn: row 2 * place is x's; [G] x's table first
+ *   MLLAMA    v.class_embd, v.pre_ln, v.post_ln {weight,bias}, v.blk.N.*, v.global.blk.N.* (the same names), mm.0.{weight,bias},
+ *             v.tile_position_embd.weight [ids, tiles * P * D], v.{pre,post}_tile_position_embd.weight [ids, tiles * D];
+ *             gates, raw (tanh is taken by the code): v.position_embd.gate (of both tables), v.{pre,post}_tile_position_embd.gate, v.global.blk.N.{attn_gate,ffn_gate};
+ *             [G] tanh is taken already, v.position_embd.gate is 1 - tanh and v.tile_position_embd.gate a tensor of its own
+ *   sound     a.conv1d.{0,1}.weight [out, in * 9], a.conv1d.{0,1}.norm.weight, a.input_projection.weight, a.pre_encode.out.{weight,bias},
+ *             a.blk.N.{ffn_norm,ffn_post_norm,ffn_norm_1,ffn_post_norm_1,attn_pre_norm,attn_post_norm,norm_conv,conv_norm,ln2}.weight (ln2: norm_out),
+ *             a.blk.N.{ffn_up,ffn_down,ffn_up_1,ffn_down_1,attn_q,attn_k,attn_v,attn_out,conv_pw1,conv_pw2}.weight with bounds as above, a.blk.N.attn_k_rel.weight,
+ *             a.blk.N.conv_dw.weight [hidden, taps], a.blk.N.per_dim_scale.weight ([G] softplus is taken already), mm.a.input_projection.weight [hidden, out_dim]
+ * Text of mllama: as Llama's in GGUF; cross layers blk.N.{attn_norm,ffn_norm,ffn_gate,ffn_up,ffn_down}.weight, blk.N.cross_attn_{q,k,v,o}_proj.weight,
+ * blk.N.cross_attn_{q,k}_norm.weight, and the raw scalars blk.N.cross_attn_attn_gate, blk.N.cross_attn_mlp_gate.
+ */
+#ifndef CYGNET_ENCODER_H
+#define CYGNET_ENCODER_H
+
+#include "models/media.h"
+#include "models/model.h"
+
+enum { ENCODER_ROWS = 512, ENCODER_ITEMS_MAX = 64 };
+
+struct encoder;
+struct encoder_ops {
+  const char *name;
+  struct encoder *(*new_encoder)(void); /* its own struct, zeroed */
+  void (*delete_encoder)(struct encoder *x);
+  int (*load)(struct encoder *x, struct weights *w, struct err *e); /* x->m, kind and rows_max are set; takes scratch and x->out */
+  void (*unload)(struct encoder *x);                                /* also after a load that failed */
+  int (*begin)(struct encoder *x);                                  /* x->items are set; returns the number of units, >= 1 */
+  void (*unit)(struct encoder *x, int i);                           /* the last one leaves x->out complete */
+};
+
+struct encoder { /* an encoder's own struct begins with it */
+  const struct encoder_ops *ops;
+  struct model *m;
+  enum media_kind kind; /* MEDIA_IMAGE or MEDIA_AUDIO */
+  int rows_max;         /* input rows of a job */
+  struct tensor out;    /* [output rows of the job, hidden]: items one after the other */
+  const struct media *items[ENCODER_ITEMS_MAX];
+  int n_items, next_unit, n_units; /* n_units 0: no job */
+  int64_t products;                /* multiply-adds of the job, attention included: for speed reports */
+};
+
+/* NULL when the model has no encoder of that kind. */
+const struct encoder_ops *encoder_ops_for(const struct model_config *c, enum media_kind kind);
+/* w is borrowed: the model's own or an mmproj's. Returns owned. */
+struct encoder *encoder_open(struct model *m, enum media_kind kind, struct weights *w, struct err *e);
+void encoder_close(struct encoder *x); /* NULL is fine */
+/* Bytes of scratch and outputs, and of packed weights, for the plan. */
+size_t encoder_scratch_bytes(const struct model_config *c, enum media_kind kind);
+
+/* Items are borrowed until the job is over; their n_patches fit rows_max together (one alone always does). */
+void encoder_begin(struct encoder *x, const struct media *const *items, int n);
+bool encoder_unit(struct encoder *x); /* the next unit; true: that was the last, x->out is complete until the next begin */
+void encoder_cancel(struct encoder *x);
+
+extern const struct encoder_ops encoder_siglip_ops, encoder_gemma4_vision_ops, encoder_gemma4_blocks_ops, encoder_mllama_ops,
+    encoder_gemma4_audio_ops, encoder_gemma4_frames_ops;
+
+#endif
