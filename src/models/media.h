@@ -22,7 +22,7 @@
 
 enum media_kind { MEDIA_IMAGE, MEDIA_FRAME /* of a video: a picture with its own placeholder */, MEDIA_AUDIO };
 
-struct media {
+struct media { /* what cygnet.h calls struct cygnet_media: one is cast into the other */
   enum media_kind kind;
   int refs;           /* atomic; media_retain, media_release */
   uint8_t digest[32]; /* SHA-256 of everything below that an encoder sees */
@@ -34,6 +34,7 @@ struct media {
   uint8_t *pixels;                      /* [height, width, 3]; NULL for sound */
   float *frames;                        /* [n_patches, frame_cols]: mel features, or samples; NULL for pictures */
   int frame_cols;
+  double seconds; /* of the whole sound that it is part of; not in the digest */
 };
 
 struct media_options {
