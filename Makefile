@@ -54,17 +54,17 @@ LIBS_files  := -ljansson
 IMAGE ?= 1
 AUDIO ?= 1
 ifeq ($(IMAGE),1)
-LIBS_files += -lturbojpeg -lpng -lwebpdemux -lwebp -lgif -lexif
+LIBS_files += -ljpeg -lpng -lwebpdemux -lwebp -lgif -lexif
 else
 BASE_CFLAGS_media += -DCYGNET_NO_IMAGE
 endif
 ifeq ($(AUDIO),1)
-LIBS_files += -lsndfile -lsoxr
+LIBS_files += -lsndfile -lmpg123 -lsoxr
 else
 BASE_CFLAGS_media += -DCYGNET_NO_AUDIO
 endif
 LIBS_text   := -lutf8proc
-LIBS_server := -levent -levent_pthreads -lssl
+LIBS_server := -levent -levent_pthreads -lssl -lcurl
 LIBS := $(LIBS_server) $(LIBS_text) $(LIBS_files) $(LIBS_base)
 
 OTHER_ARCH := $(if $(filter x86_64,$(ARCH)),,%_avx2.c %_avx512.c)
@@ -125,7 +125,7 @@ TESTLIB  := $(patsubst %.c,$(OBJ)/%.o,$(sort $(wildcard tests/*.c)))
 define test_rule
 $(OBJ)/tests/$(1)/t_%: $(OBJ)/tests/$(1)/t_%.o $(TESTLIB) $(foreach r,$(call upto,$(1),$(ROOMS)),$(call lib_of,$(r)))
 	@echo "  link    $$@"
-	@$(CC) $$< $(TESTLIB) $(LDFLAGS) -Wl,--start-group $(foreach r,$(call upto,$(1),$(ROOMS)),$(call lib_of,$(r))) -Wl,--end-group $(LIBS) -lcmocka -o $$@
+	@$(CC) $$< $(TESTLIB) $(LDFLAGS) -Wl,--start-group $(foreach r,$(call upto,$(1),$(ROOMS)),$(call lib_of,$(r))) -Wl,--end-group $(LIBS) -lcmocka -lz -o $$@
 endef
 $(foreach r,$(ROOMS),$(eval $(call test_rule,$(r))))
 .PRECIOUS: $(OBJ)/%.o $(TESTBINS) $(OBJ)/fuzz/replay_% $(OBJ)/bench/b_%

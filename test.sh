@@ -4,7 +4,7 @@ set -u
 cd "$(dirname "$0")" || exit 1
 mkdir -p build
 . tools/setup.sh
-need_packages gcc make libc6-dev libjansson-dev libutf8proc-dev libevent-dev libssl-dev libturbojpeg0-dev libpng-dev libwebp-dev libgif-dev libexif-dev libsndfile1-dev libsoxr-dev libcmocka-dev libsimde-dev python3 python3-pip curl ca-certificates openssl
+need_packages gcc make libc6-dev libjansson-dev libutf8proc-dev libevent-dev libssl-dev libcurl4-openssl-dev libturbojpeg0-dev zlib1g-dev libpng-dev libwebp-dev libgif-dev libexif-dev libsndfile1-dev libsoxr-dev libcmocka-dev libsimde-dev python3 python3-pip curl ca-certificates openssl
 want_packages python3-venv haproxy nginx-light chromium
 jobs=$(nproc)
 passed=0 failed=0

@@ -19,9 +19,9 @@ static const struct config_family families[] = {
     /* recognised, so that the refusal says what the file is */
     {"diffusion_gemma", FAMILY_GEMMA4, NULL, NULL, "it writes whole blocks by diffusion, not one token after another"},
     {"diffusion-gemma", FAMILY_GEMMA4, NULL, NULL, "it writes whole blocks by diffusion, not one token after another"},
-    {"mllama", FAMILY_MLLAMA, NULL, NULL, NULL},
-    {"mllama_text_model", FAMILY_MLLAMA, NULL, NULL, NULL},
-    {"clip", FAMILY_NONE, NULL, NULL, "it is the vision or audio part of a model, not a model"},
+    {"mllama", FAMILY_MLLAMA, config_mllama_from_json, config_mllama_from_gguf, NULL},
+    {"mllama_text_model", FAMILY_MLLAMA, config_mllama_from_json, NULL, NULL},
+    {"clip", FAMILY_NONE, NULL, NULL, "it is the vision or audio part of a model: give it with --mmproj beside the model"},
     {"gemma-embedding", FAMILY_NONE, NULL, NULL, "it makes embeddings, not text"},
     {"embedding_gemma2", FAMILY_NONE, NULL, NULL, "it makes embeddings, not text"},
     {"gemma-embedding2", FAMILY_NONE, NULL, NULL, "it makes embeddings, not text"},

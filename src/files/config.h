@@ -138,6 +138,8 @@ static inline bool config_has_cross(const struct model_config *c) { return c->fa
 int config_from_gguf(struct model_config *c, const struct gguf *g, struct err *e);
 /* The same of a split set: the metadata is that of the first part, token_embd.weight may be in any. */
 int config_from_gguf_parts(struct model_config *c, const struct gguf *parts, int n_parts, struct err *e);
+/* The encoders' part from an mmproj into the configuration of its model. */
+int config_media_from_mmproj(struct model_config *c, const struct gguf *parts, int n_parts, struct err *e);
 /* From a folder's config.json (and generation_config.json when present). Old and new spellings, nested text_config. */
 int config_from_folder(struct model_config *c, const char *folder, struct err *e);
 /* The same from text, for tests and fuzzing. generation may be NULL. */

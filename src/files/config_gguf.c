@@ -183,7 +183,7 @@ int config_from_gguf_parts(struct model_config *c, const struct gguf *parts, int
   if (gguf_str(&parts[0], "general.name", &name, e) < 0) return -1;
   str_escape(name.p ? name : str_c(""), c->name, sizeof c->name);
   struct config_gguf s = {.parts = parts, .n_parts = n_parts, .arch = family->architecture};
-  if (family->from_gguf(c, &s, e) != 0) return -1;
+  if (family->from_gguf(c, &s, e) != 0 || config_media_from_gguf(c, &s, e) != 0) return -1;
   return config_check(c, label, e);
 }
 

@@ -130,7 +130,14 @@ int config_json_suppressed(struct model_config *c, const struct config_json *s, 
 
 /* --- entry points ------------------------------------------------------------------------------------------------------- */
 
-static int read_config(struct model_config *c, const json_t *top, const json_t *generation, const char *where, struct err *e) {
+/* A folder's files beside config.json; each may be NULL. */
+struct companions {
+  const json_t *generation, *processor; /* generation_config.json; preprocessor_config.json or processor_config.json */
+  const char *processor_name;
+};
+
+static int read_config(struct model_config *c, const json_t *top, const struct companions *more, const char *where, struct err *e) {
+  const json_t *generation = more->generation, *image = more->processor;
   char where_text[240], where_generation[240];
   if (!json_is_object(top)) return err_set(e, ERR_BAD_FILE, "%s: expected an object", where);
   if (generation && !json_is_object(generation)) return err_set(e, ERR_BAD_FILE, "%s: generation_config.json: expected an object", where);
@@ -142,6 +149,11 @@ static int read_config(struct model_config *c, const json_t *top, const json_t *
   struct config_json s = {.top = top, .text = top, .generation = generation, .where_top = where, .where_text = where};
   snprintf(where_generation, sizeof where_generation, "%.200s: generation_config.json", where);
   s.where_generation = where_generation;
+  char where_processor[280];
+  snprintf(where_processor, sizeof where_processor, "%.200s: %s", where, more->processor_name ? more->processor_name : "");
+  if (image && json_is_object(json_object_get(image, "image_processor"))) image = json_object_get(image, "image_processor");
+  s.image_processor = json_is_object(image) ? image : NULL;
+  s.where_processor = where_processor;
   int nested = json_get_object(top, "text_config", &s.text, where, e);
   if (nested < 0) return -1;
   if (nested) {
@@ -150,7 +162,7 @@ static int read_config(struct model_config *c, const json_t *top, const json_t *
   }
   c->family = family->family;
   snprintf(c->architecture, sizeof c->architecture, "%s", family->architecture);
-  if (family->from_json(c, &s, e) != 0) return -1;
+  if (family->from_json(c, &s, e) != 0 || config_media_from_json(c, &s, e) != 0) return -1;
   return config_check(c, where, e);
 }
 
@@ -168,7 +180,7 @@ int config_from_json(struct model_config *c, const char *config, size_t n, const
   json_t *top = json_load_text(config, n, false, where, e);
   json_t *more = top && generation ? json_load_text(generation, n_generation, false, where_generation, e) : NULL;
   int result = -1;
-  if (top && (more || !generation)) result = read_config(c, top, more, where, e);
+  if (top && (more || !generation)) result = read_config(c, top, &(struct companions){.generation = more}, where, e);
   json_decref(top);
   json_decref(more);
   return finish(result, e);
@@ -183,10 +195,11 @@ static void folder_name(const char *folder, char *name, size_t name_bytes) {
 
 int config_from_folder(struct model_config *c, const char *folder, struct err *e) {
   memset(c, 0, sizeof *c);
-  size_t n = strlen(folder) + sizeof "/generation_config.json";
+  size_t n = strlen(folder) + sizeof "/preprocessor_config.json";
   char *path = xmalloc(n), where[200];
   int result = -1;
-  json_t *generation = NULL;
+  json_t *generation = NULL, *processor = NULL;
+  const char *processor_name = NULL;
   snprintf(path, n, "%s/config.json", folder);
   path_label(path, where);
   json_t *top = json_load_path(path, CONFIG_BYTES_MAX, e);
@@ -196,11 +209,18 @@ int config_from_folder(struct model_config *c, const char *folder, struct err *e
   }
   snprintf(path, n, "%s/generation_config.json", folder);
   if (access(path, F_OK) == 0 && !(generation = json_load_path(path, CONFIG_BYTES_MAX, e))) goto done;
-  result = read_config(c, top, generation, where, e);
+  static const char *const processors[] = {"preprocessor_config.json", "processor_config.json"};
+  for (size_t i = 0; i < ARRAY_LEN(processors) && !processor; i++) {
+    snprintf(path, n, "%s/%s", folder, processors[i]);
+    if (access(path, F_OK) == 0 && !(processor = json_load_path(path, CONFIG_BYTES_MAX, e))) goto done;
+    processor_name = processors[i];
+  }
+  result = read_config(c, top, &(struct companions){generation, processor, processor_name}, where, e);
   folder_name(folder, c->name, sizeof c->name);
 done:
   free(path);
   json_decref(top);
   json_decref(generation);
+  json_decref(processor);
   return finish(result, e);
 }

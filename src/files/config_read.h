@@ -43,6 +43,8 @@ struct config_json {
   const json_t *text;       /* its text_config, or top itself */
   const json_t *generation; /* generation_config.json, or NULL */
   const char *where_top, *where_text, *where_generation;
+  const json_t *image_processor; /* of preprocessor_config.json or processor_config.json, or NULL */
+  const char *where_processor;
 };
 
 /* Of s->text. dflt is used when the key is absent or null. */
@@ -91,6 +93,13 @@ static inline enum layer_kind config_kind_by_period(int layer, int period) { ret
 bool config_add_eos(struct model_config *c, int32_t id); /* false when full; an id twice is kept once */
 int config_check(const struct model_config *c, const char *where, struct err *e);
 
+/* Encoders of pictures and sound; after the family's own reader. none: everything of them empty. */
+void config_media_none(struct model_config *c);
+int config_media_from_json(struct model_config *c, const struct config_json *s, struct err *e);
+int config_media_from_gguf(struct model_config *c, const struct config_gguf *s, struct err *e);
+
+int config_mllama_from_json(struct model_config *c, const struct config_json *s, struct err *e);
+int config_mllama_from_gguf(struct model_config *c, const struct config_gguf *s, struct err *e);
 int config_gemma3_from_json(struct model_config *c, const struct config_json *s, struct err *e);
 int config_gemma3_from_gguf(struct model_config *c, const struct config_gguf *s, struct err *e);
 int config_gemma4_from_json(struct model_config *c, const struct config_json *s, struct err *e);

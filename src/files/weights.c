@@ -25,6 +25,7 @@ struct entry {
   size_t n_bytes;
   int file; /* which map */
   bool skipped, fetched;
+  bool media; /* of an encoder: skipped, unless somebody fetches it */
   void *copy; /* owned, from mem_big_alloc: the data, when it is not aligned in the file */
 };
 
@@ -99,6 +100,28 @@ static bool is_redundant(const struct model_config *c, const char *name) {
          (!strcmp(part, "attn_k.weight") || !strcmp(part, "attn_v.weight") || !strcmp(part, "attn_k_norm.weight"));
 }
 
+/* Old encoders call the first product of an MLP ffn_down and the second ffn_up: the shape tells. */
+static void unswap_encoder(struct weights *w, const struct model_config *c) {
+  const struct vision_config *v = &c->vision;
+  bool swapped = false;
+  for (size_t i = 0; i < w->n_entries; i++) {
+    const struct entry *t = &w->entries[i];
+    swapped |= v->kind == VISION_SIGLIP && v->hidden != v->ffn && t->n_dims == 2 && t->shape[0] == v->hidden &&
+               !strcmp(t->name, "v.blk.0.ffn_up.weight");
+  }
+  for (size_t i = 0; i < w->n_entries && swapped; i++) {
+    struct entry *t = &w->entries[i];
+    char *up = str_starts(str_c(t->name), "v.blk.") ? strstr(t->name, ".ffn_up.") : NULL;
+    char *down = str_starts(str_c(t->name), "v.blk.") ? strstr(t->name, ".ffn_down.") : NULL;
+    if (!up && !down) continue;
+    char name[WEIGHT_NAME_BYTES];
+    const char *at = up ? up : down;
+    snprintf(name, sizeof name, "%.*s%s%s", (int)(at - t->name), t->name, up ? ".ffn_down" : ".ffn_up", strrchr(at, '.'));
+    free(t->name);
+    t->own = t->name = xstrdup(name);
+  }
+}
+
 static int fill_from_gguf(struct weights *w, const struct model_config *c, struct err *e) {
   size_t n = 0;
   for (int p = 0; p < w->set.n_parts; p++) n += w->set.parts[p].n_tensors;
@@ -108,7 +131,11 @@ static int fill_from_gguf(struct weights *w, const struct model_config *c, struc
     for (size_t i = 0; i < g->n_tensors; i++) {
       const struct gguf_tensor *t = &g->tensors[i];
       struct entry *n_th = &w->entries[w->n_entries++];
-      *n_th = (struct entry){.name = xstrndup(t->name.p, t->name.n),
+      char own[GGUF_NAME_BYTES_MAX + 1], name[WEIGHT_NAME_BYTES];
+      snprintf(own, sizeof own, "%.*s", (int)t->name.n, t->name.p);
+      bool media = weight_is_media(own);
+      if (media) weight_media_name_from_gguf(own, name);
+      *n_th = (struct entry){.name = xstrdup(media ? name : own),
                              .type = dtype_info(t->dtype)->name,
                              .dtype = t->dtype,
                              .n_dims = t->n_dims,
@@ -117,9 +144,11 @@ static int fill_from_gguf(struct weights *w, const struct model_config *c, struc
                              .file = p};
       n_th->own = n_th->name;
       memcpy(n_th->shape, t->shape, sizeof n_th->shape);
-      n_th->skipped = weight_use_in_gguf(n_th->name) == WEIGHT_SKIPPED || is_redundant(c, n_th->name);
+      n_th->media = media;
+      n_th->skipped = media || is_redundant(c, n_th->name);
     }
   }
+  unswap_encoder(w, c);
   return sort_table(w, e);
 }
 
@@ -143,9 +172,11 @@ static int fill_from_safetensors(struct weights *w, const struct model_config *c
                            .data = t->data,
                            .n_bytes = t->n_bytes,
                            .file = t->shard,
-                           .skipped = use == WEIGHT_SKIPPED};
+                           .media = use == WEIGHT_MEDIA,
+                           .skipped = use == WEIGHT_SKIPPED || use == WEIGHT_MEDIA};
     /* A tied model uses the embedding whether or not its writer also stored a head. */
     if (use == WEIGHT_TEXT && c->tied_head && !strcmp(name, "output.weight")) n_th->skipped = true;
+    else if (use == WEIGHT_MEDIA) n_th->name = xstrdup(name);
     else if (use == WEIGHT_TEXT) n_th->name = xstrdup(name), n_th->skipped = is_redundant(c, name);
     n_th->n_dims = MIN(t->n_dims, 4);
     int extra = t->n_dims - n_th->n_dims; /* the product was checked against the bytes */
@@ -251,6 +282,23 @@ struct weights *weights_open_drafter(const char *path, struct model_config *conf
   return open_kind(path, true, config, e);
 }
 
+struct weights *weights_open_mmproj(const char *path, struct model_config *config, struct err *e) {
+  struct weights *w = xcalloc(1, sizeof *w);
+  w->is_gguf = true;
+  if (gguf_set_open(&w->set, path, e) != 0) goto fail;
+  w->maps = w->set.maps;
+  w->n_maps = w->set.n_parts;
+  w->folder = folder_of(path);
+  snprintf(w->format, sizeof w->format, "GGUF v%u", w->set.parts[0].version);
+  if (config_media_from_mmproj(config, w->set.parts, w->set.n_parts, e) != 0 || fill_from_gguf(w, config, e) != 0) goto fail;
+  w->config = xmalloc(sizeof *w->config);
+  *w->config = *config;
+  return w;
+fail:
+  weights_close(w);
+  return NULL;
+}
+
 void weights_close(struct weights *w) {
   if (!w) return;
   for (size_t i = 0; i < w->n_entries; i++) {
@@ -284,6 +332,19 @@ static bool has_shape(const struct entry *t, int64_t rows, int64_t cols) {
   return t->shape[t->n_dims - 1] == cols && n == MAX(rows, 1);
 }
 
+/* Convolutions and tables of encoders have more dimensions: any cut of them into rows and columns will do. */
+static bool has_media_shape(const struct entry *t, int64_t rows, int64_t cols) {
+  if (!t->media || t->dtype == DTYPE_NONE || dtype_info(t->dtype)->quantised) return false;
+  int64_t before = 1, all = 1;
+  for (int i = 0; i < t->n_dims; i++)
+    if (__builtin_mul_overflow(all, t->shape[i], &all)) return false;
+  for (int i = 0; i < t->n_dims && before <= rows; i++) {
+    if (before == MAX(rows, 1) && all / before == cols && all % before == 0) return true;
+    before *= t->shape[i];
+  }
+  return false;
+}
+
 static int missing(const struct weights *w, const char *name, const char *expected, struct err *e) {
   char label[200];
   if (w->n_maps == 1) map_label(&w->maps[0], label);
@@ -308,7 +369,7 @@ static int fetch(struct weights *w, struct entry *t, const int64_t *shape, int n
   char expected[100], found[100], label[200];
   int64_t rows = n_dims > 1 ? 1 : 0, cols = shape[n_dims - 1];
   for (int i = 0; i + 1 < n_dims; i++) rows *= shape[i];
-  if (!has_shape(t, rows, cols))
+  if (!has_shape(t, rows, cols) && !has_media_shape(t, rows, cols))
     return err_set(e, ERR_BAD_FILE, "%s: tensor %s: expected %s, file has %s", file_label(w, t, label), t->name,
                    shape_text(shape, n_dims, expected), shape_text(t->shape, t->n_dims, found));
   bool computes = t->dtype == DTYPE_F32 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_BF16 ||
@@ -464,14 +525,23 @@ struct leftover {
   size_t n;
 };
 
+/* "v.", "mm." and "a." are two encoders; one that was left out altogether is not missed. */
+static bool is_of_sound(const struct entry *t) { return str_starts(str_c(t->name), "a.") || str_starts(str_c(t->name), "mm.a."); }
+static bool has_fetched(const struct weights *w, bool of_sound) {
+  for (size_t i = 0; i < w->n_entries; i++)
+    if (w->entries[i].media && w->entries[i].fetched && is_of_sound(&w->entries[i]) == of_sound) return true;
+  return false;
+}
+
 int weights_report_unused(struct weights *w, bool strict, struct err *e) {
   enum { KINDS_MAX = 20 };
   struct leftover kinds[KINDS_MAX];
   size_t n_kinds = 0, n_all = 0;
   const struct entry *first = NULL;
+  const bool encodes[2] = {has_fetched(w, false), has_fetched(w, true)};
   for (size_t i = 0; i < w->n_entries; i++) {
     const struct entry *t = &w->entries[i];
-    if (t->fetched || t->skipped) continue;
+    if (t->fetched || (t->media ? !encodes[is_of_sound(t)] : t->skipped)) continue;
     if (!first) first = t;
     n_all++;
     char kind[160];
@@ -531,8 +601,13 @@ size_t weights_total_bytes(const struct weights *w) {
 struct weight_entry weights_at(const struct weights *w, size_t i) {
   CHECK(i < w->n_entries);
   const struct entry *t = &w->entries[i];
-  struct weight_entry out = {
-      .name = t->own, .gguf_name = t->name, .dtype = t->dtype, .n_dims = t->n_dims, .n_bytes = t->n_bytes, .skipped = t->skipped};
+  struct weight_entry out = {.name = t->own,
+                             .gguf_name = t->name,
+                             .dtype = t->dtype,
+                             .n_dims = t->n_dims,
+                             .n_bytes = t->n_bytes,
+                             .skipped = t->skipped,
+                             .media = t->media};
   memcpy(out.shape, t->shape, sizeof out.shape);
   return out;
 }

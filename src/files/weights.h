@@ -75,6 +75,7 @@ struct weight_entry {
   size_t n_bytes;
   bool
       skipped; /* of a part that this build does not run, a head that the configuration says is tied, keys of a layer that reads another's */
+  bool media;  /* of an encoder of pictures or sound ("v.", "a.", "mm."); skipped, as far as the text model goes */
 };
 struct weight_entry weights_at(const struct weights *w, size_t i); /* i-th tensor in file order */
 int weights_unchanged(const struct weights *w, struct err *e);     /* files on disk still as they were */

@@ -67,6 +67,27 @@ static const struct name_pair expert_names[] = {
     {NULL, NULL},
 };
 
+static const struct name_pair mllama_layer_names[] = {
+    {"input_layernorm.weight", "attn_norm.weight"},
+    {"self_attn.q_proj.weight", "attn_q.weight"},
+    {"self_attn.k_proj.weight", "attn_k.weight"},
+    {"self_attn.v_proj.weight", "attn_v.weight"},
+    {"self_attn.o_proj.weight", "attn_output.weight"},
+    {"post_attention_layernorm.weight", "ffn_norm.weight"},
+    {"mlp.gate_proj.weight", "ffn_gate.weight"},
+    {"mlp.up_proj.weight", "ffn_up.weight"},
+    {"mlp.down_proj.weight", "ffn_down.weight"},
+    {"cross_attn.q_proj.weight", "cross_attn_q_proj.weight"},
+    {"cross_attn.k_proj.weight", "cross_attn_k_proj.weight"},
+    {"cross_attn.v_proj.weight", "cross_attn_v_proj.weight"},
+    {"cross_attn.o_proj.weight", "cross_attn_o_proj.weight"},
+    {"cross_attn.q_norm.weight", "cross_attn_q_norm.weight"},
+    {"cross_attn.k_norm.weight", "cross_attn_k_norm.weight"},
+    {"cross_attn_attn_gate", "cross_attn_attn_gate"},
+    {"cross_attn_mlp_gate", "cross_attn_mlp_gate"},
+    {NULL, NULL},
+};
+
 enum { TABLES_MAX = 2 };
 static const struct family_names {
   enum model_family family;
@@ -74,6 +95,7 @@ static const struct family_names {
 } families[] = {
     {FAMILY_GEMMA3, {model_names}, {layer_names}, NULL},
     {FAMILY_GEMMA4, {model_names, gemma4_model_names}, {layer_names, gemma4_layer_names}, expert_names},
+    {FAMILY_MLLAMA, {model_names}, {mllama_layer_names}, NULL},
 };
 
 /* Longest first; "" is a model saved without its head. */
@@ -89,8 +111,8 @@ static const char *const skipped_prefixes[] = {
     "vision_tower.",       "multi_modal_projector.",
     "audio_tower.",        "embed_vision.",
     "embed_audio.",        "vision_embedder.",
+    "model.vision_model.", "vision_model.",
 };
-static const char *const skipped_gguf_prefixes[] = {"v.", "mm.", "a."};
 
 static const char *look_up(const struct name_pair *table, const char *name) {
   for (; table && table->hf; table++)
@@ -136,6 +158,7 @@ static bool text_name(const struct family_names *f, const char *name, char out[W
 enum weight_use weight_name_from_hf(enum model_family family, const char *hf, char out[WEIGHT_NAME_BYTES]) {
   struct str name = str_c(hf);
   out[0] = 0;
+  if (weight_media_name_from_hf(family, hf, out)) return WEIGHT_MEDIA;
   for (size_t i = 0; i < ARRAY_LEN(skipped_prefixes); i++)
     if (str_starts(name, skipped_prefixes[i])) return WEIGHT_SKIPPED;
   if (str_ends(name, ".rotary_emb.inv_freq")) return WEIGHT_SKIPPED;
@@ -150,10 +173,4 @@ enum weight_use weight_name_from_hf(enum model_family family, const char *hf, ch
       if (str_starts(name, prefixes[i]) && text_name(&families[f], hf + strlen(prefixes[i]), out)) return WEIGHT_TEXT;
   }
   return WEIGHT_UNKNOWN;
-}
-
-enum weight_use weight_use_in_gguf(const char *name) {
-  for (size_t i = 0; i < ARRAY_LEN(skipped_gguf_prefixes); i++)
-    if (str_starts(str_c(name), skipped_gguf_prefixes[i])) return WEIGHT_SKIPPED;
-  return WEIGHT_TEXT;
 }

@@ -6,16 +6,20 @@
 
 enum weight_use {
   WEIGHT_TEXT,    /* a tensor of the text model */
-  WEIGHT_SKIPPED, /* of a part that this build does not run (vision, audio), or a buffer that is computed */
+  WEIGHT_MEDIA,   /* of an encoder of pictures or sound */
+  WEIGHT_SKIPPED, /* of a part that this build does not run, or a buffer that is computed */
   WEIGHT_UNKNOWN
 };
 
 enum { WEIGHT_NAME_BYTES = 128 };
 
 /* "model.layers.3.self_attn.k_proj.weight" -> "blk.3.attn_k.weight"; a single expert's "model.layers.3.experts.7.up_proj.weight" ->
- * "blk.3.ffn_up.7.weight". out is "" unless WEIGHT_TEXT. */
+ * "blk.3.ffn_up.7.weight". out is "" unless WEIGHT_TEXT or WEIGHT_MEDIA. */
 enum weight_use weight_name_from_hf(enum model_family family, const char *hf, char out[WEIGHT_NAME_BYTES]);
-/* Of a name in a GGUF: text or skipped. */
-enum weight_use weight_use_in_gguf(const char *name);
+
+/* weights_media_names.c: those of encoders, to the names of models/encoder.h. */
+bool weight_media_name_from_hf(enum model_family family, const char *hf, char out[WEIGHT_NAME_BYTES]);
+void weight_media_name_from_gguf(const char *name, char out[WEIGHT_NAME_BYTES]);
+bool weight_is_media(const char *name); /* by our name */
 
 #endif

@@ -205,8 +205,8 @@ static void names_what_it_runs(void **s) {
   (void)s;
   struct model_config c;
   struct err e;
-  assert_int_equal(from_text(&c, "{\"model_type\":\"mllama\"}", NULL, &e), -1);
-  assert_string_equal(e.msg, "config.json: architecture mllama: this build runs gemma3, gemma4");
+  assert_int_equal(from_text(&c, "{\"model_type\":\"llama\"}", NULL, &e), -1);
+  assert_string_equal(e.msg, "config.json: architecture llama: this build runs gemma3, gemma4, mllama");
   assert_int_equal(e.code, ERR_UNSUPPORTED);
 }
 
@@ -218,7 +218,7 @@ static void refuses(void **s) {
   } bad[] = {
       {"{}", "config.json: model_type: expected this key"},
       {"[]", "config.json: expected an object"},
-      {"{\"model_type\":\"mllama\"}", "architecture mllama: this build runs gemma3"},
+      {"{\"model_type\":\"llama\"}", "architecture llama: this build runs gemma3"},
       {"{\"model_type\":\"qwen\\n9\"}", "architecture qwen\\x0a9: this build runs gemma3"},
       {"{\"model_type\":5}", "config.json: model_type: expected a string, found 5"},
       {"{\"model_type\":\"gemma3\",\"text_config\":[]}", "config.json: text_config: expected an object"},
@@ -398,9 +398,10 @@ static void gguf_architectures(void **s) {
   (void)s;
   static const struct {
     const char *architecture, *says;
-  } others[] = {{"mllama", "m.gguf: architecture mllama: this build runs gemma3"},
+  } others[] = {{"llama", "m.gguf: architecture llama: this build runs gemma3"},
+                {"mllama", "key mllama.block_count: expected this key"},
                 {"gemma3_text", "this build runs gemma3"},
-                {"clip", "it is the vision or audio part of a model, not a model; this build runs gemma3"},
+                {"clip", "it is the vision or audio part of a model: give it with --mmproj beside the model; this build runs gemma3"},
                 {"gemma4-assistant", "key gemma4-assistant.embedding_length_out: expected this key"},
                 {"\n", "architecture \\x0a: this build runs gemma3"},
                 {NULL, "key general.architecture: expected this key, it is missing"}};

@@ -38,7 +38,12 @@ static void gguf_file(struct model_config *c, const char *fixture, const char *n
   map_close(&m);
 }
 /* All but the names, which the formats cannot share. */
-static void assert_same(struct model_config a, const struct model_config *b) {
+static void assert_same(struct model_config a, const struct model_config *other) {
+  struct model_config same = *other, *b = &same;
+  /* a GGUF says nothing of encoders, which lie in files of their own */
+  a.vision = b->vision = (struct vision_config){0};
+  a.audio = b->audio = (struct audio_config){0};
+  for (int i = 0; i < 7; i++) (&a.image_id)[i] = (&b->image_id)[i] = -1;
   memcpy(a.name, b->name, sizeof a.name);
   memcpy(a.architecture, b->architecture, sizeof a.architecture);
   for (int l = 0; l < b->n_layers; l++)
