@@ -66,6 +66,8 @@ def distance(folder, model, golden, *more, names=("logits",), cases=None):
             continue
         mine, _ = logits(at(folder, model), ids, *more)
         for name in names:
+            if "case%d.%s" % (i, name) not in golden and name == "hidden" and i == 5:
+                continue  # the longest case's are not kept
             shape, ref = golden["case%d.%s" % (i, name)]
             check(mine[name][0] == shape, "%s: shape %s, expected %s" % (name, mine[name][0], shape))
             d = [a - b for a, b in zip(mine[name][1], ref)]

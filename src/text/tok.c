@@ -221,6 +221,7 @@ static void encode_special(struct encoding *s, struct str text) {
 
 void tok_encode(const struct tokenizer *t, struct str text, bool special, bool bos, struct tok_ids *out) {
   CHECK(text.n <= TOK_TEXT_BYTES_MAX);
+  if (t->blank) return;
   struct encoding s = {.tok = t, .out = out};
   struct buf cleaned;
   buf_init(&s.scratch, (size_t)3 * TOK_TEXT_BYTES_MAX);

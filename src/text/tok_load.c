@@ -176,6 +176,24 @@ struct tokenizer *tok_from_gguf(const struct gguf *g, struct err *e) {
   return t;
 }
 
+struct tokenizer *tok_blank(int n_ids) {
+  CHECK(n_ids >= 1 && n_ids <= VOCAB_IDS_MAX);
+  struct tokenizer *t = tok_new(TOK_GEMMA3, n_ids, (size_t)n_ids * 12);
+  struct err e = {0};
+  t->blank = true;
+  t->bos = -1;
+  for (int i = 0; i < n_ids; i++) {
+    char name[16];
+    int n = snprintf(name, sizeof name, "[%d]", i);
+    CHECK(vocab_push(&t->vocab, str_of(name, (size_t)n), PIECE_UNUSED, VOCAB_NEVER, "no vocabulary", &e) == 0);
+  }
+  for (int byte = 0; byte < 256; byte++) t->vocab.byte_id[byte] = 0; /* nothing looks them up */
+  CHECK(vocab_finish(&t->vocab, "no vocabulary", &e) == 0);
+  return t;
+}
+
+bool tok_is_blank(const struct tokenizer *t) { return t->blank; }
+
 /* --- paths --------------------------------------------------------------------------------------------------------------------------- */
 
 struct folder { /* where tokenizer.json lies */

@@ -160,6 +160,7 @@ struct tokenizer {
   int n_eog;
   char *chat_template; /* owned; NULL = none */
   size_t chat_template_bytes;
+  bool blank; /* tok_blank */
 };
 /* --- tok_load.c, tok_json.c --------------------------------------------------------------------------------------------------- */
 

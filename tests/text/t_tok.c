@@ -513,7 +513,25 @@ static void bad_json(void **state) {
   }
 }
 
+/* A model without a vocabulary. */
+static void blank(void **s) {
+  (void)s;
+  struct tokenizer *t = tok_blank(300);
+  struct tok_ids ids = {0};
+  struct buf out;
+  tok_encode(t, str_c("anything <bos>"), true, true, &ids);
+  assert_int_equal(ids.n, 0);
+  assert_true(tok_is_blank(t) && tok_vocab(t) == 300 && tok_bos(t) == -1 && !tok_is_control(t, 2));
+  buf_init(&out, 0);
+  tok_decode(t, (const int32_t[]){0, 299, 7}, 3, true, &out);
+  assert_string_equal(buf_cstr(&out), "[0][299][7]");
+  buf_free(&out);
+  tok_ids_free(&ids);
+  tok_close(t);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(blank),
     cmocka_unit_test(made_up_vocabularies),
     cmocka_unit_test(toy_against_twin),
     cmocka_unit_test(toy_forms_agree),

@@ -17,5 +17,6 @@ rm -rf "$out" && mkdir -p "$out"
 for d in gemma3-text-tiny gemma3-text-ropescale gemma3-text-scale; do cp "$out/$d"/* "tests/golden/$d/"; done
 "$py" tools/golden/gen_media.py "$out" && "$py" tools/golden/check_media.py "$out" && "$py" tools/golden/trim_media.py "$out" tests/golden
 "$py" tools/golden/media_odd.py tests/golden/media-odd # ffmpeg and ImageMagick too
+"$py" tools/golden/trim_text.py tests/golden/gemma[34]-*/golden.safetensors
 "$py" tools/golden/gen_dtype.py tests/golden/dtype.bin
 echo "golden files written; git diff --stat tests/golden shows what changed"

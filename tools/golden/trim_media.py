@@ -92,4 +92,5 @@ def main():
         print(name, os.path.getsize(os.path.join(out, "golden.safetensors")), "bytes of", os.path.getsize(os.path.join(folder, "golden.safetensors")))
 
 
-main()
+if __name__ == "__main__":
+    main()
