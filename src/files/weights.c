@@ -293,6 +293,7 @@ struct weights *weights_open_mmproj(const char *path, struct model_config *confi
   if (config_media_from_mmproj(config, w->set.parts, w->set.n_parts, e) != 0 || fill_from_gguf(w, config, e) != 0) goto fail;
   w->config = xmalloc(sizeof *w->config);
   *w->config = *config;
+  w->config->norm_plus_one = false; /* the converter has added the 1, whatever the text model's file does */
   return w;
 fail:
   weights_close(w);

@@ -80,6 +80,65 @@ static void geometry(void **s) {
               c.n_eos == 3);
 }
 
+/* The converter's file says the same as config.json, as far as it can, and has the same tensors. */
+static void mmproj_is_the_same(void **s) {
+  (void)s;
+  static const char *const with[] = {"media-gemma3", "media-gemma4-e2b", "media-gemma4-12b"};
+  for (size_t i = 0; i < ARRAY_LEN(with); i++) {
+    struct model_config own, c;
+    struct weights *w = open_fixture(with[i], &own);
+    char path[200];
+    struct err e = {0};
+    snprintf(path, sizeof path, "golden/%s/mmproj.gguf", with[i]);
+    c = own;
+    struct weights *m = weights_open_mmproj(test_path(path), &c, &e);
+    assert_null(m); /* the folder has its encoders itself */
+    assert_non_null(strstr(e.msg, "leave --mmproj out"));
+    c.vision = (struct vision_config){0};
+    c.audio = (struct audio_config){0};
+    m = weights_open_mmproj(test_path(path), &c, &e);
+    if (!m) fail_msg("%s: %s", with[i], e.msg);
+    c.vision.soft_tokens = own.vision.soft_tokens; /* a processor's business, and not in the file: */
+    c.audio.n_relative = own.audio.n_relative, c.audio.keys_left = own.audio.keys_left, c.audio.logit_cap = own.audio.logit_cap;
+    assert_true(c.vision.kind == own.vision.kind && c.audio.kind == own.audio.kind);
+    if (c.vision.kind == VISION_GEMMA4_BLOCKS) c.vision.head_dim = c.vision.n_heads = 0, c.vision.rope_theta = own.vision.rope_theta;
+    assert_memory_equal(&c.vision, &own.vision, sizeof c.vision);
+    assert_memory_equal(&c.audio, &own.audio, sizeof c.audio);
+    size_t n = 0, n_own = 0;
+    for (size_t t = 0; t < weights_count(w); t++) n_own += weights_at(w, t).media;
+    for (size_t t = 0; t < weights_count(m); t++) {
+      struct weight_entry y = weights_at(m, t);
+      if (!weights_has(w, y.gguf_name)) fail_msg("%s: %s is only in the mmproj", with[i], y.gguf_name);
+      n++;
+    }
+    assert_int_equal(n, n_own);
+    weights_close(m);
+    weights_close(w);
+  }
+}
+
+/* Both norms of the convolution have each other's names in a GGUF. */
+static void swapped_norms(void **s) {
+  (void)s;
+  struct model_config c;
+  struct weights *w = open_fixture("media-gemma4-e2b", &c);
+  struct err e = {0};
+  c.vision = (struct vision_config){0};
+  c.audio = (struct audio_config){0};
+  struct weights *m = weights_open_mmproj(test_path("golden/media-gemma4-e2b/mmproj.gguf"), &c, &e);
+  assert_non_null(m);
+  static const char *const names[] = {"a.blk.1.norm_conv.weight", "a.blk.1.conv_norm.weight", "a.blk.0.ffn_norm_1.weight",
+                                      "v.blk.1.ln2.weight"};
+  for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+    float a[32], b[32];
+    assert_int_equal(weights_get_vector(w, names[i], 32, a, &e), 0);
+    assert_int_equal(weights_get_vector(m, names[i], 32, b, &e), 0);
+    assert_memory_equal(a, b, sizeof a);
+  }
+  weights_close(m);
+  weights_close(w);
+}
+
 static void says(const char *config, const char *what) {
   struct model_config c;
   struct err e = {0};
@@ -122,9 +181,7 @@ static void released_mllama(void **s) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(every_tensor_has_a_name),
-    cmocka_unit_test(geometry),
-    cmocka_unit_test(refuses),
-    cmocka_unit_test(released_mllama),
+    cmocka_unit_test(every_tensor_has_a_name), cmocka_unit_test(geometry), cmocka_unit_test(mmproj_is_the_same),
+    cmocka_unit_test(swapped_norms),           cmocka_unit_test(refuses),  cmocka_unit_test(released_mllama),
 };
 TEST_MAIN(tests)
