@@ -59,7 +59,7 @@ else
 BASE_CFLAGS_media += -DCYGNET_NO_IMAGE
 endif
 ifeq ($(AUDIO),1)
-LIBS_files += -lsndfile -lmpg123 -lsoxr
+LIBS_files += -lsndfile -lvorbisfile -lmpg123 -lsoxr
 else
 BASE_CFLAGS_media += -DCYGNET_NO_AUDIO
 endif
@@ -150,7 +150,7 @@ corpus: $(patsubst %,$(OBJ)/fuzz/replay_%,$(FUZZERS))
 fuzz:
 	@mkdir -p $(BUILD)/fuzz/$(F)
 	clang -std=c11 -D_GNU_SOURCE -DCYGNET_DEBUG -Isrc -Iinclude -g -O1 -march=x86-64-v2 -fsanitize=fuzzer,address,undefined fuzz/f_$(F).c \
-	  $(foreach r,base files text,$(call src_of,$(r))) -ljansson -lutf8proc -lcrypto -lm -pthread -o $(BUILD)/fuzz/f_$(F)
+	  $(foreach r,base files text,$(call src_of,$(r))) $(LIBS_text) $(LIBS_files) $(LIBS_base) -pthread -o $(BUILD)/fuzz/f_$(F)
 	$(BUILD)/fuzz/f_$(F) -max_total_time=$(or $(SECONDS),60) $(BUILD)/fuzz/$(F) fuzz/corpus/$(F)
 
 # --- the rest ---------------------------------------------------------------------------------------------------------

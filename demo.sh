@@ -10,7 +10,7 @@ case "${1:-}" in
 *) echo "usage: ./demo.sh [serve]" >&2 && exit 2 ;;
 esac
 
-need_packages gcc make libc6-dev libjansson-dev libutf8proc-dev libevent-dev libssl-dev libturbojpeg0-dev libpng-dev libwebp-dev libgif-dev libexif-dev libsndfile1-dev libsoxr-dev python3 python3-pip curl ca-certificates
+need_packages gcc make libc6-dev libjansson-dev libutf8proc-dev libevent-dev libssl-dev libcurl4-openssl-dev libjpeg-dev libvorbis-dev libmpg123-dev libpng-dev libwebp-dev libgif-dev libexif-dev libsndfile1-dev libsoxr-dev python3 python3-pip curl ca-certificates
 step "building"
 make -s -j"$(nproc)" build/cygnet
 need_sample_model

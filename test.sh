@@ -4,7 +4,7 @@ set -u
 cd "$(dirname "$0")" || exit 1
 mkdir -p build
 . tools/setup.sh
-need_packages gcc make libc6-dev libjansson-dev libutf8proc-dev libevent-dev libssl-dev libcurl4-openssl-dev libturbojpeg0-dev zlib1g-dev libpng-dev libwebp-dev libgif-dev libexif-dev libsndfile1-dev libsoxr-dev libcmocka-dev libsimde-dev python3 python3-pip curl ca-certificates openssl
+need_packages gcc make libc6-dev libjansson-dev libutf8proc-dev libevent-dev libssl-dev libcurl4-openssl-dev libjpeg-dev libvorbis-dev libmpg123-dev zlib1g-dev libpng-dev libwebp-dev libgif-dev libexif-dev libsndfile1-dev libsoxr-dev libcmocka-dev libsimde-dev python3 python3-pip curl ca-certificates openssl
 want_packages python3-venv haproxy nginx-light chromium
 jobs=$(nproc)
 passed=0 failed=0
@@ -38,6 +38,7 @@ part "ThreadSanitizer: engine and server" make -s -j"$jobs" tsan
 part "AVX-512 kernels under emulation" make -s -j"$jobs" simde
 part "fuzz corpora" make -s -j"$jobs" corpus
 part "command line" python3 tests/cli.py
+part "pictures and sound, the whole program" python3 tests/media.py
 part "every option" python3 tests/options.py
 part "Gemma 4 fixtures" python3 tests/golden4.py
 part "abuse over HTTP" python3 tests/abuse.py

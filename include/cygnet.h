@@ -131,6 +131,8 @@ CYGNET_API char *cygnet_decode(const struct cygnet *c, const int32_t *ids, size_
 CYGNET_API const char *cygnet_piece(const struct cygnet *c, int32_t id, size_t *n);
 /* Ids of a conversation; 0, or -1 and *e. messages and tools are JSON in OpenAI form; tools and options may be NULL. options is a JSON object:
  * add_generation_prompt (true), continue_final_message (false), enable_thinking (false), preserve_thinking (false), tools_in_user_message (true), date.
+ * raw (false): messages is one string, a plain prompt; special (false): its spellings of control tokens become those. A picture or sound, by a part of its
+ * type or by its marker in a plain prompt, becomes the family's wrapping with one placeholder, in the order of the parts.
  * *ids is owned; *text (may be NULL) is owned. *thought (may be NULL): whether the prompt ends inside a thought. */
 CYGNET_API int cygnet_render(const struct cygnet *c, const char *messages_json, const char *tools_json, const char *options_json,
                              int32_t **ids, size_t *n_ids, char **text, int *thought, struct cygnet_error *e);
@@ -244,7 +246,7 @@ struct cygnet_request {
   int thoughts;                         /* enum cygnet_thoughts */
   int thinking_budget;                  /* 0: no limit, else 1 + the most tokens of thoughts; then the thought is closed for the model */
   int logprobs;                         /* 0 = none, 1 + N = the sampled token's and the N best (N <= 20) */
-  int prompt_logprobs;    /* 0 = none, 1 + K = those of prompt tokens K .. n_prompt-1, too, each given all before it; with `logprobs` */
+  int prompt_logprobs; /* 0 = none, 1 + K = those of prompt tokens K and on, too, each given all before it; with `logprobs`. K counts rows of media */
   int priority;           /* higher first */
   const char *cache_salt; /* prompts with different salts share nothing in the prefix cache, not even its timing; NULL = the common one */
   size_t n_cache_salt;
@@ -295,7 +297,8 @@ struct cygnet_event { /* pointers are valid until the next call on the same stru
   size_t n_marks;
   const struct cygnet_token *tokens; /* new tokens; a token may come before its text; an id that ends the request only with keep_stop */
   size_t n_tokens;
-  /* with prompt_logprobs: in the first event, all at once. The very first token of a prompt has nothing before it: logprob NaN, n_top 0 */
+  /* with prompt_logprobs: in the first event, all at once. The very first token of a prompt has nothing before it: logprob NaN, n_top 0. So have rows of
+   * pictures and sounds, whose id is the placeholder's */
   const struct cygnet_token *prompt;
   size_t n_prompt;
   enum cygnet_finish finish; /* anything but NONE: the last event of this request */

@@ -20,6 +20,8 @@ static const char help_text[] = "  /help          this list\n"
                                 "  /new           forget the conversation\n"
                                 "  /undo          take back the last question and its answer\n"
                                 "  /think         let the model think before it answers, or no longer\n"
+                                "  /image FILE    a picture for your next message; again for more\n"
+                                "  /audio FILE    a sound for your next message\n"
                                 "  /system TEXT   instructions before the conversation; starts anew\n"
                                 "  /quit          end (or Ctrl-D)\n"
                                 "  a line that ends in \\ goes on in the next; Ctrl-C stops an answer\n";
@@ -28,6 +30,8 @@ struct chat {
   struct cygnet *c;
   const struct options *o;
   json_t *messages;
+  json_t *parts;              /* of the next message: what stands for its pictures and sounds */
+  struct command_media media; /* of all messages, then of the next one */
   char *system;
   bool terminal, thinks; /* thoughts are asked for */
 };
@@ -39,8 +43,49 @@ static void say(json_t *messages, const char *role, const char *text, size_t n) 
   json_array_append_new(messages, m);
 }
 
+/* The user's, with what was put to it. */
+static void ask(struct chat *h, const char *text, size_t n) {
+  if (!json_array_size(h->parts)) {
+    say(h->messages, "user", text, n);
+    return;
+  }
+  json_array_append_new(h->parts, json_pack("{s:s, s:s%}", "type", "text", "text", text, n));
+  json_array_append_new(h->messages, json_pack("{s:s, s:O}", "role", "user", "content", h->parts));
+  json_decref(h->parts);
+  h->parts = json_array();
+}
+
+/* Pictures and sounds of the messages that are there. */
+static size_t count_media(const json_t *messages) {
+  size_t count = 0;
+  for (size_t i = 0; i < json_array_size(messages); i++) {
+    const json_t *content = json_object_get(json_array_get(messages, i), "content");
+    if (json_is_array(content)) count += json_array_size(content) - 1; /* and the text */
+  }
+  return count;
+}
+
+/* Messages from n on are taken back, with what belongs to them. */
+static void take_back(struct chat *h, size_t n) {
+  while (json_array_size(h->messages) > n) json_array_remove(h->messages, json_array_size(h->messages) - 1);
+  json_array_clear(h->parts);
+  command_media_cut(&h->media, count_media(h->messages));
+}
+
+static bool attach(struct chat *h, enum cygnet_media_kind kind, const char *path) {
+  struct err e = {0};
+  while (*path == ' ') path++;
+  if (command_media_add(&h->media, h->o, h->c, kind, path, &e)) {
+    command_fail(&e);
+    return false;
+  }
+  json_array_append_new(h->parts, json_pack("{s:s}", "type", kind == CYGNET_AUDIO ? "input_audio" : "image_url"));
+  if (h->terminal) fprintf(stderr, "goes with your next message: %d tokens\n", cygnet_media_tokens(h->media.v[h->media.n - 1]));
+  return true;
+}
+
 static void start_anew(struct chat *h) {
-  json_array_clear(h->messages);
+  take_back(h, 0);
   if (h->system && h->system[0]) say(h->messages, "system", h->system, strlen(h->system));
 }
 
@@ -110,6 +155,8 @@ static int answer(struct chat *h) {
   if (render(h, &ids, &n, &in_thought, &e)) return command_fail_public(&e);
   struct cygnet_request r = {.prompt = ids,
                              .n_prompt = n,
+                             .media = (const struct cygnet_media *const *)h->media.v,
+                             .n_media = h->media.n,
                              .max_tokens = h->o->n >= 0 ? (int)h->o->n : -1,
                              .stop = (const char *const *)h->o->stop.v,
                              .n_stop = (size_t)h->o->stop.n,
@@ -187,7 +234,11 @@ static bool command(struct chat *h, const char *text) {
   else if (!strcmp(text, "/think")) switch_thinking(h);
   else if (!strcmp(text, "/undo")) {
     size_t n = json_array_size(h->messages), keep = h->system && h->system[0] ? 1 : 0;
-    for (int i = 0; i < 2 && n > keep; i++) json_array_remove(h->messages, --n);
+    take_back(h, n > keep + 2 ? n - 2 : keep);
+  } else if (!strncmp(text, "/image ", 7)) {
+    attach(h, CYGNET_IMAGE, text + 7);
+  } else if (!strncmp(text, "/audio ", 7)) {
+    attach(h, CYGNET_AUDIO, text + 7);
   } else if (!strncmp(text, "/system ", 8)) {
     free(h->system);
     h->system = strdup(text + 8);
@@ -200,8 +251,12 @@ static bool command(struct chat *h, const char *text) {
 }
 
 static int converse(struct chat *h) {
+  for (int i = 0; i < h->o->images.n; i++)
+    if (!attach(h, CYGNET_IMAGE, h->o->images.v[i])) return 2;
+  for (int i = 0; i < h->o->sounds.n; i++)
+    if (!attach(h, CYGNET_AUDIO, h->o->sounds.v[i])) return 2;
   if (h->o->prompt) {
-    say(h->messages, "user", h->o->prompt, strlen(h->o->prompt));
+    ask(h, h->o->prompt, strlen(h->o->prompt));
     return answer(h);
   }
   if (h->terminal && !h->o->quiet) {
@@ -218,9 +273,9 @@ static int converse(struct chat *h) {
     if (text[0] == '/') end = command(h, text);
     else if (text[0]) {
       size_t before = json_array_size(h->messages);
-      say(h->messages, "user", text, strlen(text));
+      ask(h, text, strlen(text));
       status = answer(h);
-      while (status && json_array_size(h->messages) > before) json_array_remove(h->messages, json_array_size(h->messages) - 1);
+      if (status) take_back(h, before);
       if (h->terminal) status = 0; /* a person saw the message and can go on */
       end = status != 0;
     }
@@ -239,11 +294,14 @@ int cmd_chat(const struct options *o) {
   struct sigaction act = {.sa_handler = on_interrupt}; /* no SA_RESTART: reading a line ends */
   sigaction(SIGINT, &act, NULL);
   h.messages = json_array();
+  h.parts = json_array();
   h.thinks = o->think;
   h.system = o->system ? strdup(o->system) : NULL;
   start_anew(&h);
   status = converse(&h);
   json_decref(h.messages);
+  json_decref(h.parts);
+  command_media_cut(&h.media, 0);
   free(h.system);
   cygnet_close(h.c);
   return status;

@@ -69,6 +69,7 @@ static void print_rates(const struct cygnet *c, const struct cygnet_event *v) {
   if (v->prefill_ms > 0) fprintf(stderr, ", %.0f tokens/s", 1000 * (v->prompt_tokens - v->cached_tokens) / v->prefill_ms);
   if (decoded > 0 && v->decode_ms > 0)
     fprintf(stderr, "; answer %d tokens, %.1f tokens/s", v->completion_tokens, 1000 * decoded / v->decode_ms);
+  if (v->n_media) fprintf(stderr, "; %d encoded in %.0f ms", v->n_media - v->n_media_cached, v->encode_ms);
   if (st.drafted_tokens)
     fprintf(stderr, ", %llu of %llu guesses right", (unsigned long long)st.accepted_tokens, (unsigned long long)st.drafted_tokens);
   if (st.forced_tokens) fprintf(stderr, ", %llu without a choice", (unsigned long long)st.forced_tokens);
@@ -115,10 +116,13 @@ static int read_grammar(const struct options *o, const struct cygnet *c, struct 
   return 0;
 }
 
-static int complete(const struct options *o, struct cygnet *c, const struct cygnet_grammar *g, const int32_t *ids, size_t n) {
+static int complete(const struct options *o, struct cygnet *c, const struct cygnet_grammar *g, const int32_t *ids, size_t n,
+                    const struct command_media *media) {
   struct cygnet_error e = {0};
   struct cygnet_request r = {.prompt = ids,
                              .n_prompt = n,
+                             .media = (const struct cygnet_media *const *)media->v,
+                             .n_media = media->n,
                              .grammar = g,
                              .max_tokens = o->n >= 0 ? (int)o->n : 128,
                              .stop = (const char *const *)o->stop.v,
@@ -156,9 +160,11 @@ int cmd_complete(const struct options *o) {
   int32_t *ids = NULL;
   size_t n = 0;
   struct cygnet_grammar *g = NULL;
-  status = command_prompt(o, c, &ids, &n);
+  struct command_media media = {0};
+  status = command_prompt_media(o, c, &ids, &n, &media);
   if (!status) status = read_grammar(o, c, &g);
-  if (!status) status = complete(o, c, g, ids, n);
+  if (!status) status = complete(o, c, g, ids, n, &media);
+  command_media_cut(&media, 0);
   cygnet_grammar_free(g);
   cygnet_free(ids);
   cygnet_close(c);

@@ -22,7 +22,9 @@ static void on_hidden(void *ctx, int layer, int position, const float *x, int hi
   memcpy(s->hidden + ((size_t)layer * (size_t)s->n_rows + (size_t)position) * (size_t)hidden, x, (size_t)hidden * sizeof *x);
 }
 
-static int run(const struct options *o, struct cygnet *c, const int32_t *ids, size_t n) {
+/* ids: with all rows of pictures and sounds, n of them; prompt: as it is submitted. */
+static int run(const struct options *o, struct cygnet *c, const int32_t *ids, size_t n, const int32_t *prompt, size_t n_prompt,
+               const struct command_media *media) {
   struct cygnet_error e = {0};
   struct err fe = {0};
   struct cygnet_info info;
@@ -40,8 +42,14 @@ static int run(const struct options *o, struct cygnet *c, const int32_t *ids, si
     status = command_fail(&fe);
     goto done;
   }
-  struct cygnet_request r = {
-      .prompt = ids, .n_prompt = n, .max_tokens = 0, .on_logits = on_logits, .on_hidden = o->hidden ? on_hidden : NULL, .callback_ctx = &s};
+  struct cygnet_request r = {.prompt = prompt,
+                             .n_prompt = n_prompt,
+                             .media = (const struct cygnet_media *const *)media->v,
+                             .n_media = media->n,
+                             .max_tokens = 0,
+                             .on_logits = on_logits,
+                             .on_hidden = o->hidden ? on_hidden : NULL,
+                             .callback_ctx = &s};
   if (!cygnet_submit(c, &r, &e)) {
     status = command_fail_public(&e);
     goto done;
@@ -78,10 +86,16 @@ int cmd_logits(const struct options *o) {
   alone.max_running = 1;
   struct cygnet *c = command_open(&alone, &status);
   if (!c) return status;
-  int32_t *ids = NULL;
-  size_t n = 0;
-  status = command_prompt(o, c, &ids, &n);
-  if (!status) status = run(o, c, ids, n);
+  int32_t *ids = NULL, *rows = NULL;
+  size_t n = 0, n_rows = 0;
+  struct command_media media = {0};
+  struct cygnet_error why = {0};
+  status = command_prompt_media(o, c, &ids, &n, &media);
+  if (!status && media.n && cygnet_expand(c, ids, n, (const struct cygnet_media *const *)media.v, media.n, &rows, &n_rows, &why))
+    status = command_fail_public(&why);
+  if (!status) status = run(o, c, rows ? rows : ids, rows ? n_rows : n, ids, n, &media);
+  command_media_cut(&media, 0);
+  cygnet_free(rows);
   cygnet_free(ids);
   cygnet_close(c);
   return status;

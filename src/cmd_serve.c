@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "server/access.h"
 #include "server/http_tls.h"
+#include "server/media.h"
 #include "server/serve.h"
 
 enum { STEP_MS = 200, QUEUED = 1024 /* cygnet.h: max_queued */, LOG_LINES = 100 /* of the access log in a second */ };
@@ -35,6 +36,9 @@ static void print_banner(const struct cygnet *c, const struct options *o) {
           i.pool_sliding_tokens, i.kv_type, mem_human(i.scratch_bytes, scratch),
           mem_human((i.packed_bytes ? i.packed_bytes : i.weight_bytes) + i.kv_bytes + i.scratch_bytes, together));
   print_prefix_cache(&i);
+  if (i.vision || i.audio)
+    fprintf(stderr, "  takes %s%s%s; memory for them %s, %d rows%s\n", i.vision ? "pictures" : "", i.vision && i.audio ? " and " : "",
+            i.audio ? "sound" : "", mem_human(i.media_bytes, scratch), i.media_rows, o->media_urls ? "; fetches them from the web" : "");
   fprintf(stderr, "  at most %d requests at the same time and %lld waiting, %d prompt tokens a step, pages of %d tokens\n", i.max_running,
           (long long)(o->max_queued ? o->max_queued : QUEUED), i.chunk_tokens, i.page_tokens);
 }
@@ -65,6 +69,13 @@ static int serve(const struct options *o, const struct http_tls *tls, const stru
   struct buf options;
   buf_init(&options, 0);
   opts_dump_json(&options_table, CMD_SERVE, o, &options);
+  const struct media_limits media = {.items = (int)o->media_items,
+                                     .item_bytes = o->media_item_bytes,
+                                     .total_bytes = o->media_total_bytes,
+                                     .urls = o->media_urls,
+                                     .allow = o->media_allow,
+                                     .path = o->media_path,
+                                     .timeout_ms = (int)o->media_timeout_s * 1000};
   struct serve_options so = {
       .host = o->host,
       .port = (int)o->port,
@@ -80,6 +91,7 @@ static int serve(const struct options *o, const struct http_tls *tls, const stru
                  .connections = (int)o->connections,
                  .idle_ms = (int)o->idle_s * 1000,
                  .log_lines = log_requests ? LOG_LINES : 0},
+      .media = &media,
       .cors_origin = o->cors_origin,
       .allowed_hosts = o->allowed_hosts,
       .options_json = buf_cstr(&options),

@@ -62,8 +62,7 @@ char *command_read_all(int fd, const char *what, size_t max_bytes, size_t *n, st
   return NULL;
 }
 
-/* A file of the caller's. That it cannot be read is the caller's mistake, whatever the reason. */
-static char *read_path(const char *path, size_t *n, struct err *e) {
+char *command_read_file(const char *path, size_t *n, struct err *e) {
   if (!strcmp(path, "-")) return command_read_all(STDIN_FILENO, "standard input", INPUT_BYTES_MAX, n, e);
   char label[200];
   path_label(path, label);
@@ -84,7 +83,7 @@ int command_ids(const char *list, int32_t **ids, size_t *n, struct err *e) {
   char *owned = NULL;
   size_t len = strlen(list);
   if (list[0] == '@') {
-    owned = read_path(list + 1, &len, e);
+    owned = command_read_file(list + 1, &len, e);
     if (!owned) return -1;
     list = owned;
   }
@@ -130,7 +129,7 @@ int command_prompt(const struct options *o, const struct cygnet *c, int32_t **id
   char *owned = NULL;
   size_t len = o->prompt ? strlen(o->prompt) : 0;
   if (o->file) {
-    owned = read_path(o->file, &len, &e);
+    owned = command_read_file(o->file, &len, &e);
     if (!owned) return command_fail(&e);
   }
   int bad = cygnet_encode(c, owned ? owned : o->prompt, len, o->special, 1, ids, n);

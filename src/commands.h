@@ -15,10 +15,11 @@ int cmd_logits(const struct options *o);
 int cmd_tokenize(const struct options *o);
 int cmd_render(const struct options *o);
 int cmd_parse(const struct options *o);
+int cmd_preprocess(const struct options *o);
 int cmd_bench(const struct options *o);
 int cmd_inspect(const struct options *o);
 
-/* Shared by the commands (command_input.c, command_lines.c). */
+/* Shared by the commands (command_input.c, command_media.c, command_lines.c). */
 
 /* Print "cygnet: message" and return the status it asks for. */
 int command_fail(const struct err *e);
@@ -27,6 +28,19 @@ int command_fail_public(const struct cygnet_error *e);
 struct cygnet *command_open(const struct options *o, int *status);
 /* Prompt ids from --ids, --prompt or --file, exactly one of which must be given. *ids is owned (cygnet_free). Returns 0 or the exit status. */
 int command_prompt(const struct options *o, const struct cygnet *c, int32_t **ids, size_t *n);
+/* Pictures and sounds of a conversation or prompt, in the order of their placeholders. */
+struct command_media {
+  struct cygnet_media **v; /* owned, and each */
+  size_t n;
+};
+/* One more, from a file. 0, or -1 and *e. */
+int command_media_add(struct command_media *m, const struct options *o, const struct cygnet *c, enum cygnet_media_kind kind,
+                      const char *path, struct err *e);
+void command_media_cut(struct command_media *m, size_t n); /* forgets all but the first n */
+/* command_prompt, and --image and --audio: each belongs to a placeholder of its kind, in order. Returns 0 or the exit status. */
+int command_prompt_media(const struct options *o, const struct cygnet *c, int32_t **ids, size_t *n, struct command_media *m);
+/* As command_read_all, from a file of the caller's: that it cannot be read is the caller's mistake, whatever the reason. "-": standard input. */
+char *command_read_file(const char *path, size_t *n, struct err *e);
 /* "1, 2 3" or "@FILE" to ids (owned, free()). */
 int command_ids(const char *list, int32_t **ids, size_t *n, struct err *e);
 /* "0,4096": at most max numbers. Returns their count, or -1 and *e. */

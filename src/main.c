@@ -27,6 +27,9 @@ static const struct {
      "JSON lines {\"messages\": […], \"tools\": […], \"options\": {…}} in, {\"ids\": […], \"text\": …} out"},
     {"parse", CMD_PARSE, cmd_parse, "cygnet parse -m MODEL < LINES",
      "JSON lines {\"chunks\": […], \"options\": {…}, \"finish\": …} in, {\"content\", \"reasoning_content\", \"tool_calls\", \"finish_reason\"} out"},
+    {"preprocess", CMD_PREPROCESS, cmd_preprocess,
+     "cygnet preprocess -m MODEL (--image FILE | --audio FILE) --out FILE.safetensors [options]",
+     "write what the model's encoder gets of a picture or a sound"},
     {"bench", CMD_BENCH, cmd_bench, "cygnet bench -m MODEL [options]", "measure prefill and decode beside what the machine can do"},
     {"inspect", CMD_INSPECT, cmd_inspect, "cygnet inspect MODEL [options]", "architecture, tensors, memory plan of a model"},
 };

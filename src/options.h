@@ -18,9 +18,11 @@ enum command {
   CMD_BENCH = 1 << 6,
   CMD_INSPECT = 1 << 7,
   CMD_PARSE = 1 << 8,
+  CMD_PREPROCESS = 1 << 9,
   CMD_RUNS = CMD_SERVE | CMD_CHAT | CMD_COMPLETE | CMD_LOGITS | CMD_BENCH, /* commands that run a model */
   CMD_SAMPLES = CMD_CHAT | CMD_COMPLETE,
-  CMD_ALL = 0x1ff,
+  CMD_SHOWS = CMD_CHAT | CMD_COMPLETE | CMD_LOGITS | CMD_PREPROCESS, /* commands that take pictures and sound from files */
+  CMD_ALL = 0x3ff,
 };
 
 struct options {
@@ -28,12 +30,13 @@ struct options {
   const char *model;
   int chat_template, quant; /* choices */
   /* engine */
-  const char *draft_model;
+  const char *draft_model, *mmproj;
   int64_t threads, ctx, page_size, chunk, max_running, max_queued, draft;
   int kv_type, isa, attn, backend; /* choices, indices into the table's lists */
   double swa_ratio, mem_fraction;
-  size_t mem;
-  bool no_prefix_cache, no_graph;
+  size_t mem, media_mem;
+  int64_t media_pixels;
+  bool no_prefix_cache, no_graph, no_media;
   bool take_memory; /* no option: serve does */
   /* sampling; -1 = the command's own default */
   int64_t seed, top_k, min_tokens;
@@ -44,15 +47,20 @@ struct options {
   bool think;
   /* complete, chat, logits */
   const char *prompt, *file, *ids, *system, *out;
-  int64_t n;
+  struct opt_strings images, sounds; /* preprocess, too */
+  int64_t n, media_tokens;
   bool json, special, hidden;
+  bool crops; /* preprocess */
   /* bench */
   const char *depths, *batches;
   int64_t bench_prompt, bench_gen, repeat;
   /* serve */
   const char *host, *api_key, *api_key_file, *admin_key, *tls_cert, *tls_key, *served_name, *cors_origin, *allowed_hosts;
   int64_t port, grace_s, body_mib, connections, idle_s, prep_threads, step_ms;
-  bool log_requests;
+  const char *media_allow, *media_path;
+  int64_t media_items, media_timeout_s;
+  size_t media_item_bytes, media_total_bytes;
+  bool log_requests, media_urls;
   /* everywhere */
   bool verbose, quiet, help;
   const char *config;

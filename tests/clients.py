@@ -36,6 +36,58 @@ def client(srv, **kw):
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Name a colour."}]
 
 
+SEES, HEARS = (os.path.join(ROOT, "tests", "golden", name) for name in ("media-gemma3", "media-gemma4-e2b"))  # without a vocabulary: answers are ids
+
+
+def file_base64(folder, name):
+    import base64
+    with open(os.path.join(folder, name), "rb") as f:
+        return base64.b64encode(f.read()).decode()
+
+
+@needs(openai, "openai")
+def openai_pictures_and_sound():
+    data = file_base64(SEES, "a.rgb.png")
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + data, "detail": "high"}}
+    with Server("--ctx", "1024", model=SEES) as srv:
+        c = client(srv)
+        a = c.chat.completions.create(model="m", messages=[{"role": "user", "content": [{"type": "text", "text": "What is it?"}, part]}], max_completion_tokens=4, temperature=0)
+        check(a.usage.prompt_tokens >= 9 and getattr(a.usage.prompt_tokens_details, "image_tokens") == 9, a.usage)
+        r = c.responses.create(model="m", input=[{"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64," + data, "detail": "auto"}]}], max_output_tokens=4,
+                               temperature=0)
+        check(r.usage.input_tokens >= 9 and isinstance(r.output_text, str), r)
+        try:
+            c.chat.completions.create(model="m", messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}])
+            check(False, "a damaged picture")
+        except openai.BadRequestError as e:
+            check(e.code == "invalid_image" and "messages[0].content[0]" in e.message, e)
+    with Server("--ctx", "1024", model=HEARS) as srv:
+        c = client(srv)
+        path = os.path.join(HEARS, "a.pcm16.wav")
+        sound = {"type": "input_audio", "input_audio": {"data": file_base64(HEARS, "a.pcm16.wav"), "format": "wav"}}
+        a = c.chat.completions.create(model="m", messages=[{"role": "user", "content": [sound]}], max_completion_tokens=4)
+        check(a.usage.prompt_tokens_details.audio_tokens > 0, a.usage)
+        with open(path, "rb") as f:
+            check(isinstance(c.audio.transcriptions.create(model="m", file=f).text, str), "transcription")
+        with open(path, "rb") as f:
+            v = c.audio.transcriptions.create(model="m", file=f, response_format="verbose_json", language="en", timestamp_granularities=["segment"])
+            check(v.duration > 0 and len(v.segments) == 1, v)
+        with open(path, "rb") as f:
+            kinds = [e.type for e in c.audio.transcriptions.create(model="m", file=f, stream=True)]
+            check(kinds[-1] == "transcript.text.done", kinds)
+
+
+@needs(anthropic, "anthropic")
+def anthropic_pictures():
+    source = {"type": "base64", "media_type": "image/png", "data": file_base64(SEES, "a.rgb.png")}
+    with Server("--ctx", "1024", model=SEES) as srv:
+        c = anthropic.Anthropic(base_url=srv.url, api_key="none", max_retries=0)
+        messages = [{"role": "user", "content": [{"type": "image", "source": source}, {"type": "text", "text": "What is it?"}]}]
+        m = c.messages.create(model="m", max_tokens=4, messages=messages)
+        check(m.usage.input_tokens + m.usage.cache_read_input_tokens >= 9, m.usage)
+        check(c.messages.count_tokens(model="m", messages=messages).input_tokens >= 9, "count")
+
+
 @needs(openai, "openai")
 def openai_chat_and_completions():
     with Server() as srv:

@@ -9,7 +9,7 @@ import json, os, re, subprocess, sys, tempfile, threading, time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from serving import *
 
-COMMANDS = ("serve", "chat", "complete", "logits", "tokenize", "render", "parse", "bench", "inspect")
+COMMANDS = ("serve", "chat", "complete", "logits", "tokenize", "render", "parse", "preprocess", "bench", "inspect")
 TMP = tempfile.mkdtemp(prefix="cygnet-options-")
 BAD = {  # what is refused before any work; bools: "maybe"; texts that can be anything: None
     "model": None, "quant": "q3", "draft": "65", "draft-model": None, "chat-template": "llama9", "threads": "2000", "ctx": "-1", "kv-type": "q3", "isa": "avx3", "attn": "cuda", "backend": "gpu", "chunk": "70000",
@@ -18,7 +18,9 @@ BAD = {  # what is refused before any work; bools: "maybe"; texts that can be an
     "repetition-penalty": "2.1", "seed": "-2", "stop": None, "min-tokens": "-1", "json-schema": None, "grammar": None, "regex": None, "prompt": None, "file": None, "ids": None, "system": None, "out": None,
     "gen": "0", "depth": None, "batch": None, "repeat": "0", "host": None, "port": "65536", "api-key": None, "api-key-file": None, "admin-api-key": None,
     "tls-cert": None, "tls-key": None, "served-model-name": None, "cors-origin": None, "allowed-hosts": None, "grace-period": "3601", "max-body": "0",
-    "max-connections": "0", "idle-timeout": "0", "prep-threads": "65", "config": None}
+    "max-connections": "0", "idle-timeout": "0", "prep-threads": "65", "config": None,
+    "mmproj": None, "media-mem": "much", "media-pixels": "-1", "image": None, "audio": None, "media-tokens": "-1", "media-max": "0", "media-size": "big", "media-total": "big",
+    "media-allow": None, "media-path": None, "media-timeout": "0"}
 
 
 def run(*args, env=None, stdin=b"", timeout=60):
@@ -192,6 +194,19 @@ def hosts_and_origins():
         check(srv.ask("GET", "/health", headers={"Host": "lake.test"})[0] == 200 and srv.ask("GET", "/health", headers={"Host": "evil.test"})[0] == 403, "hosts")
         check(srv.ask("GET", "/health", headers={"Origin": "https://app.test"})[1].get("access-control-allow-origin") == "https://app.test", "origin")
         check("access-control-allow-origin" not in srv.ask("GET", "/health", headers={"Origin": "https://other.test"})[1], "other origin")
+
+
+@test
+def media_options_are_checked_at_start():
+    for args, says in ((("--media-allow", "http://x"), "media-allow: expected HOST or HOST:PORT"), (("--media-path", "/no/such/folder"), "media-path: /no/such/folder")):
+        status, out, err = run("serve", "-m", TINY, "--port", "0", *args)
+        check(status == 2 and says in err and not out, (args, status, err))
+    picture = os.path.join(TMP, "x.png")
+    open(picture, "wb").write(b"nothing")
+    for command in (("complete", "-p", "x"), ("logits", "-p", "x", "--out", os.path.join(TMP, "o.safetensors")), ("chat", "-p", "x")):
+        for option, file in (("--image", picture), ("--audio", picture), ("--image", "/no/such/file")):
+            status, out, err = run(command[0], "-m", TINY, *command[1:], option, file)
+            check(status == 2 and err.startswith("cygnet: ") and err.count("\n") == 1 and not out.strip(), (command, option, status, out, err))
 
 
 @test

@@ -249,7 +249,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path == "/":
             self.reply(200, PAGE.encode(), "text/html; charset=utf-8", [("Content-Security-Policy", policy())])
         elif self.path == "/v1/models" and self.allowed():
-            self.reply(200, {"object": "list", "data": [{"id": "tiny-model", "object": "model", "max_model_len": 4096, "supports_thinking": api.thinks}]})
+            self.reply(200, {"object": "list", "data": [{"id": "tiny-model", "object": "model", "max_model_len": 4096, "supports_thinking": api.thinks, "supports_vision": api.sees,
+                                                              "supports_audio": api.hears}]})
         elif self.path != "/v1/models":
             self.fail(404, "there is nothing here", "not_found")
 
@@ -287,7 +288,7 @@ class Api(http.server.ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def fresh(self):
-        self.key, self.requests, self.scripts, self.thinks = None, [], [], False
+        self.key, self.requests, self.scripts, self.thinks, self.sees, self.hears = None, [], [], False, False, False
 
     def handle_error(self, request, address):
         pass
@@ -322,6 +323,151 @@ def open_page(*scripts, **kw):
     api.fresh()
     api.scripts += scripts
     return Tab(api.url, **kw)
+
+
+# ---- pictures and sounds -----------------------------------------------------------------------------------------------------
+
+FILES = """const file = (name, type, bytes) => new File([bytes], name, {type});
+  const picture = (name, side, noise) => new Promise(done => {
+    const canvas = document.createElement('canvas'), pen = canvas.getContext('2d');
+    canvas.width = side; canvas.height = side / 2;
+    pen.fillStyle = '#2a7'; pen.fillRect(0, 0, side, side);
+    if (noise) {
+      const d = pen.getImageData(0, 0, side, side / 2);
+      for (let i = 0; i < d.data.length; i++) d.data[i] = i % 4 === 3 ? 255 : Math.random() * 256;
+      pen.putImageData(d, 0, 0);
+    }
+    canvas.toBlob(b => done(file(name, 'image/png', b)));
+  });
+  const carried = (...files) => { const t = new DataTransfer(); for (const f of files) t.items.add(f); return t; };"""
+
+
+def put(tab, js):
+    """Runs js, which may await, with the helpers above."""
+    tab.js("window.putDone = false, (async () => { %s; %s; window.putDone = true; })(), 0" % (FILES, js))
+    tab.wait("window.putDone")
+
+
+DIALOG = "document.getElementById('files').files = carried(%s).files; document.getElementById('files').dispatchEvent(new Event('change'))"
+PASTE = "document.getElementById('input').dispatchEvent(new ClipboardEvent('paste', {clipboardData: carried(%s), bubbles: true, cancelable: true}))"
+DROP = ("for (const kind of ['dragover', 'drop']) document.getElementById('main').dispatchEvent("
+        "new DragEvent(kind, {dataTransfer: carried(%s), bubbles: true, cancelable: true}))")
+
+
+def pending(tab, n):
+    tab.wait("document.querySelectorAll('#pending li').length === %d" % n)
+
+
+def seeing(*scripts, sees=True, hears=False, **kw):
+    api.fresh()
+    api.scripts += scripts
+    api.sees, api.hears = sees, hears
+    tab = Tab(api.url, **kw)
+    tab.wait("document.getElementById('attach').hidden === %s" % json.dumps(not (sees or hears)))
+    return tab
+
+
+@test
+def pictures_by_dialog_paste_and_drop():
+    tab = seeing(answer("A green field."), answer("Again."))
+    put(tab, DIALOG % "await picture('one.png', 40)")
+    pending(tab, 1)
+    put(tab, PASTE % "await picture('two.png', 60)")
+    pending(tab, 2)
+    put(tab, DROP % "await picture('three.png', 80), file('notes.txt', 'text/plain', 'x')")
+    pending(tab, 3)
+    tab.wait("document.getElementById('notice').innerText.includes('none of what this model takes')")
+    tab.wait("[...document.querySelectorAll('#pending img')].every(i => i.complete && i.naturalWidth > 0)")
+    check(tab.js("document.getElementById('drop').hidden"), "the place to drop is gone again")
+    tab.shot("pictures-pending")
+    tab.click("Remove two.png")
+    pending(tab, 2)
+    same(tab.chat("What is it?"), "A green field.", "answer")
+    parts = api.requests[0]["messages"][0]["content"]
+    same([p["type"] for p in parts], ["image_url", "image_url", "text"], "parts")
+    check(all(p["image_url"]["url"].startswith("data:image/png;base64,") for p in parts[:2]) and parts[2]["text"] == "What is it?", "addresses")
+    pending(tab, 0)
+    tab.wait("document.querySelectorAll('article.user .thumb img').length === 2")
+    tab.wait("[...document.querySelectorAll('article.user img')].every(i => i.naturalWidth > 0)")
+    tab.click("Look at one.png")
+    tab.wait("document.getElementById('look').open && document.querySelector('#look img').naturalWidth === 40")
+    tab.shot("pictures-look")
+    tab.key("Escape")
+    tab.shot("pictures-sent")
+    # an edit keeps them, and so does the history
+    tab.click("Edit")
+    tab.js("(() => { const a = document.querySelector('.editor textarea'); a.value = 'And now?'; a.dispatchEvent(new Event('input')); })()")
+    tab.key("Enter")
+    tab.wait("document.querySelectorAll('article.assistant').length === 1 && document.querySelector('article.assistant .md')?.innerText === 'Again.'")
+    same([p["type"] for p in api.requests[1]["messages"][0]["content"]], ["image_url", "image_url", "text"], "parts after the edit")
+    # and a page that is loaded anew
+    api.scripts.append(answer("Still."))
+    tab.go()
+    tab.wait("document.querySelectorAll('article.user .thumb img').length === 2")
+    tab.wait("[...document.querySelectorAll('article.user img')].every(i => i.naturalWidth > 0)")
+    tab.chat("More")
+    same([type(m["content"]).__name__ for m in api.requests[2]["messages"]], ["list", "str", "str"], "history")
+    same(api.requests[2]["messages"][0]["content"][0], parts[0], "the same picture")
+    tab.close()
+
+
+@test
+def large_pictures_are_made_smaller():
+    tab = seeing(answer("Noise."))
+    put(tab, DIALOG % "await picture('noise.png', 3000, true)")
+    pending(tab, 1)
+    tab.say("")  # a picture alone is a message
+    tab.idle()
+    url = api.requests[0]["messages"][0]["content"][0]["image_url"]["url"]
+    check(url.startswith("data:image/jpeg;base64,"), url[:40])
+    data = base64.b64decode(url.split(",")[1])
+    at = 2
+    while data[at + 1] not in (0xc0, 0xc2):
+        at += 2 + int.from_bytes(data[at + 2:at + 4], "big")
+    same((int.from_bytes(data[at + 7:at + 9], "big"), int.from_bytes(data[at + 5:at + 7], "big")), (1600, 800), "size")
+    same(len(api.requests[0]["messages"][0]["content"]), 1, "no text")
+    tab.close()
+
+
+@test
+def sounds_where_the_model_hears():
+    tab = seeing(answer("A beep."), sees=False, hears=True)
+    same(tab.js("document.getElementById('attach').getAttribute('aria-label')"), "Add sound", "name")
+    put(tab, DROP % "file('beep.wav', 'audio/wav', 'RIFFxxxx'), await picture('no.png', 10)")
+    pending(tab, 1)
+    tab.chat("What do you hear?")
+    part = api.requests[0]["messages"][0]["content"][0]
+    same(part, {"type": "input_audio", "input_audio": {"data": base64.b64encode(b"RIFFxxxx").decode(), "format": "wav"}}, "part")
+    tab.wait("document.querySelector('article.user .sound')?.innerText === 'beep.wav'")
+    tab.shot("sound-sent")
+    tab.close()
+
+
+@test
+def models_that_take_text_alone():
+    tab = seeing(answer("Hm."), sees=False)
+    put(tab, DROP % "await picture('one.png', 40)")
+    tab.wait("document.getElementById('notice').innerText.includes('takes text alone')")
+    pending(tab, 0)
+    tab.chat("Hello")
+    same(api.requests[0]["messages"], [{"role": "user", "content": "Hello"}], "messages")
+    tab.close()
+
+
+@test
+def a_refused_picture_says_why():
+    def script(h):
+        h.fail(400, "messages[0].content[0]: the picture is damaged", "invalid_image")
+    tab = seeing(script, answer("Fine."), dark=True, width=420, height=800, phone=True)
+    tab.expected.append("400")
+    put(tab, DIALOG % "file('broken.png', 'image/png', 'nothing')")
+    pending(tab, 1)
+    tab.say("Look")
+    tab.wait("document.querySelector('.error')?.innerText.includes('the picture is damaged')")
+    tab.shot("picture-refused")
+    tab.click("Retry")
+    same(tab.idle(), "Fine.", "answer")
+    tab.close()
 
 
 # ---- streaming ---------------------------------------------------------------------------------------------------------------
@@ -966,19 +1112,48 @@ def narrow_screens():
 # ---- the program ------------------------------------------------------------------------------------------------------------------
 
 
+def start_program(model):
+    """(process, port)"""
+    p = subprocess.Popen([CYGNET, "serve", "--port", "0", "-m", model, "--threads", "1", "--ctx", "1024"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                         env={k: v for k, v in os.environ.items() if not k.startswith("CYGNET_")})
+    port, said = 0, ""
+    while not port:
+        line = p.stdout.readline().decode()
+        check(line, "the server ended: " + said)
+        said += line
+        m = re.search(r"http://[^ ]*:(\d+)", line)
+        port = int(m.group(1)) if m else 0
+    threading.Thread(target=p.stdout.read, daemon=True).start()
+    return p, port
+
+
+@test
+def the_program_sees_pictures():
+    p, port = start_program(os.path.join(ROOT, "tests", "golden", "media-gemma3"))
+    try:
+        t = Tab("http://127.0.0.1:%d/" % port)
+        t.wait("!document.getElementById('attach').hidden")
+        t.js("settings = {max_tokens: 4, temperature: 0, ignore_eos: true}")
+        put(t, DIALOG % "await picture('one.png', 40)")
+        pending(t, 1)
+        t.chat("What is it?")
+        same(t.js("document.querySelectorAll('.error').length"), 0, "errors")
+        check("4 tokens" in t.js("document.querySelector('.stats').textContent"), "figures")
+        t.expected = ["400"]
+        put(t, DIALOG % "file('broken.png', 'image/png', 'nothing')")
+        pending(t, 1)
+        t.say("And this?")
+        t.wait("document.querySelector('.error')?.innerText.includes('messages[2].content[0]')")
+        t.close()
+    finally:
+        p.terminate()
+        p.wait(10)
+
+
 @test
 def the_program_serves_it():
-    p = subprocess.Popen([CYGNET, "serve", "--port", "0", "-m", TINY_GGUF, "--threads", "1"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                         env={k: v for k, v in os.environ.items() if not k.startswith("CYGNET_")})
+    p, port = start_program(TINY_GGUF)
     try:
-        port, said = 0, ""
-        while not port:
-            line = p.stdout.readline().decode()
-            check(line, "the server ended: " + said)
-            said += line
-            m = re.search(r"http://[^ ]*:(\d+)", line)
-            port = int(m.group(1)) if m else 0
-        threading.Thread(target=p.stdout.read, daemon=True).start()
         c = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         c.request("GET", "/")
         r = c.getresponse()

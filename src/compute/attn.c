@@ -18,7 +18,7 @@ static int attn_check_layer(const struct attn_config *c, int i, struct err *e) {
         "or f32",
         i, l->head_dim);
   }
-  if (l->kind < 0 || l->kind >= KV_KINDS) return err_set(e, ERR_UNSUPPORTED, "attention: layer %d: unknown kind %d", i, (int)l->kind);
+  if (l->kind < 0 || l->kind >= BATCH_KINDS) return err_set(e, ERR_UNSUPPORTED, "attention: layer %d: unknown kind %d", i, (int)l->kind);
   const struct attn_layer *o = l->owner >= 0 && l->owner < c->n_layers ? &c->layers[l->owner] : NULL;
   if (!o || o->owner != l->owner || o->kind != l->kind || o->n_kv != l->n_kv || o->head_dim != l->head_dim) {
     return err_set(e, ERR_UNSUPPORTED,
@@ -26,6 +26,10 @@ static int attn_check_layer(const struct attn_config *c, int i, struct err *e) {
                    l->owner);
   }
   return 0;
+}
+
+size_t attn_keys_max(const struct attn_config *c, int kind) {
+  return kind == BATCH_CROSS ? (size_t)c->n_pages[kind] * (size_t)c->page_tokens : (size_t)c->tokens_max;
 }
 
 int attn_check(const struct attn_config *c, struct err *e) {
@@ -37,7 +41,7 @@ int attn_check(const struct attn_config *c, struct err *e) {
     return err_set(e, ERR_BAD_INPUT, "attention: expected sizes of at least 1, found pages of %d, %d rows, %d sequences, %d tokens",
                    c->page_tokens, c->rows_max, c->seqs_max, c->tokens_max);
   }
-  for (int kind = 0; kind < KV_KINDS; kind++) {
+  for (int kind = 0; kind < BATCH_KINDS; kind++) {
     /* slots are int64, page ids int32 */
     if (c->n_pages[kind] < 0 || c->n_pages[kind] == INT32_MAX) {
       return err_set(e, ERR_BAD_INPUT, "attention: expected a number of pages from 0 to %d, found %d", INT32_MAX - 1, c->n_pages[kind]);

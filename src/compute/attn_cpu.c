@@ -14,6 +14,7 @@
  *    \__ piece 0 ________/ \__ piece 1 ________/             pieces leave their segments' states in `parts`, and a second
  *                                                            launch folds them in the same order.
  *
+ * Positions are counted from a block's origin: 0 in text, the first key of its rows in banks (rows with another one are another block).
  * How rows are cut into blocks and blocks into pieces depends on threads and on company, and may: no result depends on it.
  */
 #include <math.h>
@@ -40,6 +41,7 @@ struct attn_store {
 
 struct attn_block { /* neighbouring rows of one sequence, or of none: padding */
   int seq, row, n_rows;
+  int origin;        /* position from which all others are counted */
   int lo, hi;        /* what its rows see together */
   ptrdiff_t part_at; /* first float of its states in parts, -1 when not split */
 };
@@ -143,8 +145,10 @@ static size_t attn_part_floats(int width) { return (size_t)width + ATTN_PAD; }
 
 /* A state for each line and segment that a step could have, but no more than PARTS_FLOATS_MOST; none for one thread. */
 static size_t attn_layer_parts(const struct attn_config *c, const struct attn_layer *l) {
-  if (workers_count(c->workers) == 1 || c->tokens_max <= ATTN_SEGMENT) return 0;
-  double all = (double)c->rows_max * l->n_q * div_up(c->tokens_max, ATTN_SEGMENT) * (double)attn_part_floats(attn_width(l->head_dim));
+  size_t keys = attn_keys_max(c, l->kind);
+  if (workers_count(c->workers) == 1 || keys <= ATTN_SEGMENT) return 0;
+  double segments = (double)((keys + ATTN_SEGMENT - 1) / ATTN_SEGMENT);
+  double all = (double)c->rows_max * l->n_q * segments * (double)attn_part_floats(attn_width(l->head_dim));
   return all < PARTS_FLOATS_MOST ? (size_t)all : PARTS_FLOATS_MOST;
 }
 
@@ -208,7 +212,7 @@ static int attn_shape_for(struct attn *a, const struct attn_layer *l) {
   s->rows_per_block = attn_rows_per_block(group, s->width);
   /* Smaller blocks and splitting are for few items only: each adds no more than twice ITEMS_PER_THREAD per thread (see the functions below). */
   int extra = 2 * ITEMS_PER_THREAD * a->n_workers;
-  s->blocks_max = div_up(a->c.rows_max, s->rows_per_block) + extra + a->c.seqs_max + 1;
+  s->blocks_max = s->kind == BATCH_CROSS ? a->c.rows_max : div_up(a->c.rows_max, s->rows_per_block) + extra + a->c.seqs_max + 1;
   s->pieces_max = s->blocks_max + extra;
   s->blocks = xcalloc((size_t)s->blocks_max, sizeof *s->blocks);
   s->pieces = xcalloc((size_t)s->pieces_max, sizeof *s->pieces);
@@ -273,6 +277,23 @@ static void attn_add_block(const struct attn *a, struct attn_shape *s, int seq, 
     b->hi = MAX(b->hi, hi[r]);
   }
   if (b->hi == 0) b->lo = 0;
+  if (s->kind != BATCH_CROSS) return;
+  b->origin = b->lo;
+  b->hi -= b->lo;
+  b->lo = 0;
+}
+
+/* How many rows of those before `end` go into one block: in banks, those that see the same first key or nothing. */
+static int attn_rows_together(const struct attn *a, const struct attn_shape *s, int start, int end, int most) {
+  const int32_t *lo = a->batch->lo[s->kind], *hi = a->batch->hi[s->kind];
+  int row = MAX(start, end - most), origin = -1;
+  if (s->kind != BATCH_CROSS) return end - row;
+  for (int r = end - 1; r >= row; r--) {
+    if (lo[r] >= hi[r]) continue;
+    if (origin >= 0 && lo[r] != origin) return end - 1 - r;
+    origin = lo[r];
+  }
+  return end - row;
 }
 
 /* Blocks from the last row to the first: later rows see more, and dear items should start early. */
@@ -288,8 +309,8 @@ static void attn_cut_blocks(struct attn *a, struct attn_shape *s) {
   }
   for (int seq = b->n_seqs - 1; seq >= 0; seq--) {
     int start = b->q_start[seq];
-    for (int end = b->q_start[seq + 1]; end > start; end -= MIN(rows, end - start)) {
-      int n = MIN(rows, end - start);
+    for (int end = b->q_start[seq + 1], n; end > start; end -= n) {
+      n = attn_rows_together(a, s, start, end, rows);
       attn_add_block(a, s, seq, end - n, n);
     }
   }
@@ -330,6 +351,7 @@ static void cpu_prepare(struct attn *a, const struct batch *b) {
   CHECK(b->n_rows <= a->c.rows_max && b->n_seqs <= a->c.seqs_max);
   a->batch = b;
   for (int i = 0; i < a->n_shapes; i++) {
+    if (a->shapes[i].kind == BATCH_CROSS && b->n_cross == 0) continue; /* nobody will run such a layer */
     attn_cut_blocks(a, &a->shapes[i]);
     attn_cut_pieces(a, &a->shapes[i]);
   }
@@ -344,7 +366,8 @@ struct attn_step {
   const struct attn_shape *shape;
   const struct attn_store *store;
   struct tensor q, k, v, out;
-  int store_rows; /* rows per item of attn_store_rows */
+  const int64_t *slot;     /* of rows to store */
+  int n_store, store_rows; /* rows to store; of one item */
 };
 
 static size_t attn_row_at(const struct attn_step *st, int64_t page, int head, int offset) {
@@ -356,11 +379,10 @@ static void attn_store_rows(void *ctx, int item, int worker) {
   (void)worker;
   const struct attn_step *st = ctx;
   const struct attn *a = st->a;
-  const struct batch *b = a->batch;
   const int d = st->l->head_dim, P = a->c.page_tokens;
   int first = item * st->store_rows;
-  for (int r = first; r < MIN(first + st->store_rows, b->n_rows); r++) {
-    int64_t slot = b->slot[st->l->kind][r];
+  for (int r = first; r < MIN(first + st->store_rows, st->n_store); r++) {
+    int64_t slot = st->slot[r];
     if (slot == 0) continue;
     DCHECK(slot >= P && slot / P <= a->c.n_pages[st->l->kind]);
     for (int h = 0; h < st->l->n_kv; h++) {
@@ -371,17 +393,26 @@ static void attn_store_rows(void *ctx, int item, int worker) {
   }
 }
 
+/* Rows of k and v to their slots, [n_rows, n_kv * head_dim]. */
+static void attn_store_all(struct attn_step *st, const struct tensor *k, const struct tensor *v, const int64_t *slot, int n_rows) {
+  const struct attn *a = st->a;
+  bool spread = a->n_workers > 1 && n_rows > 1 && (int64_t)n_rows * k->cols >= SPREAD_STORE_ELEMS;
+  st->k = *k, st->v = *v, st->slot = slot, st->n_store = n_rows;
+  st->store_rows = spread ? div_up(n_rows, ITEMS_PER_THREAD * a->n_workers) : n_rows;
+  workers_launch(a->c.workers, attn_store_rows, st, sizeof *st, div_up(n_rows, st->store_rows), NULL);
+}
+
 struct attn_tile { /* where the rows of a tile's keys and values are */
   const void *k[ATTN_TILE], *v[ATTN_TILE];
   int from, to; /* of the tile's keys, those that somebody sees; the others stand at the zero row */
 };
 
-/* Positions [lo, hi) of a sequence, all in one tile. */
-static void attn_find_tile(const struct attn_step *st, int seq, int head, int lo, int hi, struct attn_tile *t) {
+/* Positions [lo, hi) of a block, all in one tile. */
+static void attn_find_tile(const struct attn_step *st, const struct attn_block *b, int head, int lo, int hi, struct attn_tile *t) {
   const struct attn *a = st->a;
   const int P = a->c.page_tokens;
-  const int32_t *pages = a->batch->page[st->l->kind] + (size_t)seq * (size_t)a->batch->pages_max[st->l->kind];
-  int page = lo / P, offset = lo % P;
+  const int32_t *pages = a->batch->page[st->l->kind] + (size_t)b->seq * (size_t)a->batch->pages_max[st->l->kind];
+  int page = (b->origin + lo) / P, offset = (b->origin + lo) % P;
   size_t at = 0;
   t->from = lo % ATTN_TILE, t->to = t->from + hi - lo;
   for (int j = 0; j < ATTN_TILE; j++) t->k[j] = t->v[j] = a->zero_row;
@@ -418,12 +449,12 @@ static void attn_segment(const struct attn_step *st, const struct attn_scratch *
   struct attn_tile tiles[2]; /* this one and the next */
   for (int i = 0; i < lines->n; i++) lines->max[i] = -INFINITY, lines->sum[i] = 0;
   memset(lines->acc, 0, sizeof(float) * (size_t)lines->n * (size_t)lines->head_dim);
-  attn_find_tile(st, b->seq, head, lo, MIN(hi, (lo / ATTN_TILE + 1) * ATTN_TILE), &tiles[0]);
+  attn_find_tile(st, b, head, lo, MIN(hi, (lo / ATTN_TILE + 1) * ATTN_TILE), &tiles[0]);
   for (int at = lo / ATTN_TILE * ATTN_TILE, i = 0; at < hi; at += ATTN_TILE, i ^= 1) {
     struct attn_tile *t = &tiles[i], *next = &tiles[i ^ 1];
     const struct attn_ahead ahead = {next->k, next->v, st->store->row_bytes};
     const bool last = at + ATTN_TILE >= hi;
-    if (!last) attn_find_tile(st, b->seq, head, at + ATTN_TILE, MIN(hi, at + 2 * ATTN_TILE), next);
+    if (!last) attn_find_tile(st, b, head, at + ATTN_TILE, MIN(hi, at + 2 * ATTN_TILE), next);
     if (expand) attn_expand_tile(st, s, t);
     for (int l = 0; l < lines->n; l++) {
       s->from[l] = MAX(s->lo[l] - at, 0);
@@ -445,8 +476,8 @@ static void attn_load_lines(const struct attn_step *st, const struct attn_scratc
   const struct batch *batch = st->a->batch;
   const int group = st->shape->group;
   for (int i = 0; i < b->n_rows * group; i++) {
-    s->lo[i] = batch->lo[st->l->kind][b->row + i / group];
-    s->hi[i] = batch->hi[st->l->kind][b->row + i / group];
+    s->lo[i] = batch->lo[st->l->kind][b->row + i / group] - b->origin;
+    s->hi[i] = batch->hi[st->l->kind][b->row + i / group] - b->origin;
   }
 }
 
@@ -537,19 +568,23 @@ static void attn_join_split(void *ctx, int item, int worker) {
 static void cpu_run(struct attn *a, int layer, const struct tensor *q, const struct tensor *k, const struct tensor *v, struct tensor *out) {
   const struct attn_layer *l = &a->layers[layer];
   const int n_rows = a->batch->n_rows;
-  CHECK((k != NULL) == (l->owner == layer) && (v != NULL) == (k != NULL));
+  CHECK(l->kind != BATCH_CROSS || a->batch->n_cross > 0);
+  CHECK((k != NULL) == (l->owner == layer && l->kind != BATCH_CROSS) && (v != NULL) == (k != NULL));
   CHECK(q->cols == l->n_q * l->head_dim && out->cols == q->cols && q->rows >= n_rows && out->rows >= n_rows);
   CHECK(!k || (k->cols == l->n_kv * l->head_dim && v->cols == k->cols && k->rows >= n_rows && v->rows >= n_rows));
   const struct attn_shape *s = &a->shapes[a->shape_of[layer]];
   struct attn_step st = {.a = a, .l = l, .shape = s, .store = &a->stores[l->owner], .q = *q, .out = *out};
-  if (k) {
-    bool spread = a->n_workers > 1 && n_rows > 1 && (int64_t)n_rows * k->cols >= SPREAD_STORE_ELEMS;
-    st.k = *k, st.v = *v;
-    st.store_rows = spread ? div_up(n_rows, ITEMS_PER_THREAD * a->n_workers) : n_rows;
-    workers_launch(a->c.workers, attn_store_rows, &st, sizeof st, div_up(n_rows, st.store_rows), NULL);
-  }
+  if (k) attn_store_all(&st, k, v, a->batch->slot[l->kind], n_rows);
   workers_launch(a->c.workers, attn_do_piece, &st, sizeof st, s->piece_items, &s->piece_items);
   if (a->parts_floats > 0) workers_launch(a->c.workers, attn_join_split, &st, sizeof st, s->split_items, &s->split_items);
+}
+
+static void cpu_fill(struct attn *a, int layer, const struct tensor *k, const struct tensor *v, const int64_t *slot) {
+  const struct attn_layer *l = &a->layers[layer];
+  CHECK(l->kind == BATCH_CROSS && l->owner == layer);
+  CHECK(k->cols == l->n_kv * l->head_dim && v->cols == k->cols && v->rows == k->rows);
+  struct attn_step st = {.a = a, .l = l, .store = &a->stores[layer]};
+  if (k->rows > 0) attn_store_all(&st, k, v, slot, k->rows);
 }
 
 static void cpu_copy_page(struct attn *a, enum kv_kind kind, int32_t from, int32_t to) {
@@ -563,5 +598,10 @@ static void cpu_copy_page(struct attn *a, enum kv_kind kind, int32_t from, int32
   }
 }
 
-const struct attn_ops attn_cpu_ops = {
-    .name = "cpu", .open = cpu_open, .close = cpu_close, .prepare = cpu_prepare, .copy_page = cpu_copy_page, .run = cpu_run};
+const struct attn_ops attn_cpu_ops = {.name = "cpu",
+                                      .open = cpu_open,
+                                      .close = cpu_close,
+                                      .prepare = cpu_prepare,
+                                      .copy_page = cpu_copy_page,
+                                      .fill = cpu_fill,
+                                      .run = cpu_run};

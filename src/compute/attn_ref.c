@@ -19,8 +19,9 @@ struct attn {
   struct attn_layer *layers;
   struct ref_store *stores;
   const struct batch *batch;
-  double *weight; /* [tokens_max] */
+  double *weight; /* [most keys of a row] */
   double *sum;    /* [widest head_dim] */
+  size_t weight_bytes;
 };
 
 static void ref_close(struct attn *a) {
@@ -31,7 +32,7 @@ static void ref_close(struct attn *a) {
   }
   free(a->layers);
   free(a->stores);
-  free(a->weight);
+  mem_big_free(a->weight, a->weight_bytes);
   free(a->sum);
   free(a);
 }
@@ -43,11 +44,13 @@ static struct attn *ref_open(const struct attn_config *c, struct err *e) {
   a->layers = xcalloc((size_t)c->n_layers, sizeof *a->layers);
   a->stores = xcalloc((size_t)c->n_layers, sizeof *a->stores);
   int widest = 1;
+  size_t most_keys = 0;
   for (int i = 0; i < c->n_layers; i++) {
     const struct attn_layer *l = &c->layers[i];
     struct ref_store *s = &a->stores[i];
     a->layers[i] = *l;
     widest = MAX(widest, l->head_dim);
+    most_keys = MAX(most_keys, attn_keys_max(c, l->kind));
     if (l->owner != i) continue;
     size_t n_slots = ((size_t)c->n_pages[l->kind] + 1) * (size_t)c->page_tokens;
     if (size_mul_overflows(n_slots, sizeof(float) * (size_t)l->n_kv * (size_t)l->head_dim, &s->n_bytes)) {
@@ -57,7 +60,8 @@ static struct attn *ref_open(const struct attn_config *c, struct err *e) {
     if (!(s->k = mem_big_alloc(s->n_bytes, "keys", e)) || !(s->v = mem_big_alloc(s->n_bytes, "values", e))) goto fail;
   }
   a->c.layers = a->layers;
-  a->weight = xcalloc((size_t)c->tokens_max, sizeof *a->weight);
+  if (!(a->weight = mem_big_alloc(MAX(most_keys, 1) * sizeof *a->weight, "attention scratch", e))) goto fail;
+  a->weight_bytes = MAX(most_keys, 1) * sizeof *a->weight;
   a->sum = xcalloc((size_t)widest, sizeof *a->sum);
   return a;
 fail:
@@ -90,12 +94,12 @@ static void ref_attend(const struct attn *a, const struct attn_layer *l, const i
     const float *k = s->k + (((size_t)pages[j / P] * (size_t)P + (size_t)(j % P)) * (size_t)l->n_kv + (size_t)h) * (size_t)d;
     double dot = 0;
     for (int i = 0; i < d; i++) dot += (double)q[i] * (double)k[i];
-    a->weight[j] = dot * (double)l->scale;
-    if (a->weight[j] > top) top = a->weight[j];
+    a->weight[j - lo] = dot * (double)l->scale;
+    if (a->weight[j - lo] > top) top = a->weight[j - lo];
   }
   for (int j = lo; j < hi; j++) {
     const float *v = s->v + (((size_t)pages[j / P] * (size_t)P + (size_t)(j % P)) * (size_t)l->n_kv + (size_t)h) * (size_t)d;
-    double p = exp(a->weight[j] - top);
+    double p = exp(a->weight[j - lo] - top);
     total += p;
     for (int i = 0; i < d; i++) a->sum[i] += p * (double)v[i];
   }
@@ -133,10 +137,21 @@ static void ref_item(void *ctx, int item, int worker) {
 }
 
 static void ref_run(struct attn *a, int layer, const struct tensor *q, const struct tensor *k, const struct tensor *v, struct tensor *out) {
-  CHECK((k != NULL) == (a->layers[layer].owner == layer) && (v != NULL) == (k != NULL));
+  CHECK((k != NULL) == (a->layers[layer].owner == layer && a->layers[layer].kind != BATCH_CROSS) && (v != NULL) == (k != NULL));
   struct ref_step st = {.a = a, .layer = layer, .owns = k != NULL, .q = *q, .out = *out};
   if (k) st.k = *k, st.v = *v;
   workers_launch(a->c.workers, ref_item, &st, sizeof st, 1, NULL);
+}
+
+static void ref_fill(struct attn *a, int layer, const struct tensor *k, const struct tensor *v, const int64_t *slot) {
+  const struct attn_layer *l = &a->layers[layer];
+  CHECK(l->kind == BATCH_CROSS && l->owner == layer);
+  for (int r = 0; r < k->rows; r++) {
+    size_t at = (size_t)slot[r] * (size_t)l->n_kv * (size_t)l->head_dim;
+    if (at == 0) continue;
+    ref_write(a, l, tensor_row(k, r), a->stores[layer].k + at);
+    ref_write(a, l, tensor_row(v, r), a->stores[layer].v + at);
+  }
 }
 
 static void ref_copy_page(struct attn *a, enum kv_kind kind, int32_t from, int32_t to) {
@@ -149,5 +164,10 @@ static void ref_copy_page(struct attn *a, enum kv_kind kind, int32_t from, int32
   }
 }
 
-const struct attn_ops attn_ref_ops = {
-    .name = "ref", .open = ref_open, .close = ref_close, .prepare = ref_prepare, .copy_page = ref_copy_page, .run = ref_run};
+const struct attn_ops attn_ref_ops = {.name = "ref",
+                                      .open = ref_open,
+                                      .close = ref_close,
+                                      .prepare = ref_prepare,
+                                      .copy_page = ref_copy_page,
+                                      .fill = ref_fill,
+                                      .run = ref_run};

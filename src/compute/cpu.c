@@ -12,6 +12,7 @@
 
 #include "base/mem.h"
 #include "base/record.h"
+#include "compute/attend.h"
 #include "compute/device.h"
 #include "compute/gemm_quant.h"
 
@@ -31,6 +32,7 @@ struct cpu {
   struct device device;
   struct gemm_scratch gemm;
   struct moe_scratch moe;
+  struct attend_scratch attend;
   struct cpu_block *blocks;
   int n_blocks, blocks_cap;
 };
@@ -39,14 +41,14 @@ struct cpu_job {
   void (*fn)(const struct cpu_job *j, int row, int row_end, int col, int col_end);
   const struct kern *kern;
   struct tensor y, x, up;
-  const float *w;
-  float f; /* eps, factor or cap */
+  const float *w, *b;
+  float f, most; /* eps, factor, cap or least */
   enum act act;
-  int groups;
+  int groups; /* or taps, heads, rows that are pooled */
   const struct weight *table;
   int from; /* column of the table */
-  const struct rope_table *rope;
-  const int32_t *ids; /* tokens, positions or rows */
+  const struct rope_table *rope, *rope_y;
+  const int32_t *ids, *hi; /* tokens, positions, rows; or intervals [ids, hi) */
   int rows, cols, rows_per_item, cols_per_item;
 };
 
@@ -85,6 +87,7 @@ static void cpu_close(struct device *d) {
   for (int i = 0; i < c->n_blocks; i++) mem_big_free(c->blocks[i].data, c->blocks[i].n_bytes);
   free(c->blocks);
   mem_big_free(c->gemm.data, c->gemm.n_bytes);
+  mem_big_free(c->attend.data, c->attend.n_bytes);
   moe_scratch_free(&c->moe);
   workers_delete(d->workers);
   free(c);
@@ -103,6 +106,11 @@ static struct device *cpu_open(const struct device_config *config, struct err *e
   c->gemm.n_bytes = gemm_scratch_bytes(config->rows_max, config->cols_max, c->gemm.n_workers);
   if (c->gemm.n_bytes > 0 && !(c->gemm.data = mem_big_alloc(c->gemm.n_bytes, "scratch of products", e))) goto fail;
   if (moe_scratch_init(&c->moe, &config->experts, c->gemm.n_workers, e)) goto fail;
+  c->attend.keys_max = config->keys_max;
+  c->attend.head_dim_max = config->head_dim_max;
+  c->attend.n_workers = c->gemm.n_workers;
+  c->attend.n_bytes = attend_scratch_bytes(config->keys_max, config->head_dim_max, c->attend.n_workers);
+  if (c->attend.n_bytes > 0 && !(c->attend.data = mem_big_alloc(c->attend.n_bytes, "scratch of attention", e))) goto fail;
   return &c->device;
 fail:
   cpu_close(&c->device);
@@ -192,6 +200,14 @@ static int cpu_rope_init(struct device *d, struct rope_table *t, int head_dim, d
   t->inv_freq = xcalloc((size_t)half, sizeof *t->inv_freq);
   for (int i = 0; i < t->n_rotated; i++) t->inv_freq[i] = (float)(pow(theta, -2.0 * i / head_dim) / factor);
   return 0;
+}
+
+static void cpu_rope_bands(struct rope_table *t, double factor, double low, double high, int tokens) {
+  for (int i = 0; i < t->n_rotated; i++) {
+    double f = pow(t->theta, -2.0 * i / t->head_dim) / t->factor, turns = tokens * f / (2 * M_PI); /* within the length trained first */
+    double kept = MIN(MAX((turns - low) / (high - low), 0), 1);
+    t->inv_freq[i] = (float)((1 - kept) * f / factor + kept * f);
+  }
 }
 
 static void cpu_rope_free(struct device *d, struct rope_table *t) {
@@ -356,6 +372,120 @@ static void cpu_gather(struct device *d, struct tensor *y, const struct tensor *
   cpu_spread(d, &j, y->rows, y->cols, 1, false);
 }
 
+static void put_rows_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  for (int r = row; r < row_end; r++) {
+    if (j->ids[r] < 0) continue;
+    CHECK(j->ids[r] < j->x.rows);
+    memcpy(tensor_row(&j->y, r) + col, tensor_row(&j->x, j->ids[r]) + col, sizeof(float) * (size_t)(col_end - col));
+  }
+}
+static void cpu_put_rows(struct device *d, struct tensor *y, const struct tensor *x, const int32_t *from) {
+  CHECK(y->cols == x->cols && y->data != x->data);
+  struct cpu_job j = {.fn = put_rows_rows, .y = *y, .x = *x, .ids = from};
+  cpu_spread(d, &j, y->rows, y->cols, 1, true);
+}
+
+static void add_scaled_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  for (int r = row; r < row_end; r++) {
+    if (j->ids && j->ids[r] >= j->hi[r]) continue;
+    j->kern->add_scaled(tensor_row(&j->y, r) + col, tensor_row(&j->x, r) + col, j->f, col_end - col);
+  }
+}
+static void cpu_add_scaled(struct device *d, struct tensor *y, const struct tensor *x, float s, const int32_t *lo, const int32_t *hi) {
+  CHECK(y->cols == x->cols && y->rows >= x->rows && (lo != NULL) == (hi != NULL));
+  struct cpu_job j = {.fn = add_scaled_rows, .y = *y, .x = *x, .f = s, .ids = lo, .hi = hi};
+  cpu_spread(d, &j, x->rows, x->cols, 1, true);
+}
+
+/* --- of encoders -------------------------------------------------------------------------------------------------------- */
+
+static void layernorm_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  (void)col;
+  for (int r = row; r < row_end; r++) j->kern->layernorm(tensor_row(&j->y, r), tensor_row(&j->x, r), j->w, j->b, col_end, j->f);
+}
+static void cpu_layernorm(struct device *d, struct tensor *y, const struct tensor *x, const float *w, const float *b, float eps) {
+  CHECK(y->cols == x->cols && y->rows >= x->rows);
+  struct cpu_job j = {.fn = layernorm_rows, .y = *y, .x = *x, .w = w, .b = b, .f = eps};
+  cpu_spread(d, &j, x->rows, x->cols, 1, false);
+}
+
+static void bias_act_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  for (int r = row; r < row_end; r++) j->kern->bias_act(tensor_row(&j->y, r) + col, j->b ? j->b + col : NULL, j->act, col_end - col);
+}
+static void cpu_bias_act(struct device *d, struct tensor *y, const float *b, enum act act) {
+  struct cpu_job j = {.fn = bias_act_rows, .y = *y, .b = b, .act = act};
+  cpu_spread(d, &j, y->rows, y->cols, act == ACT_NONE || act == ACT_RELU ? 1 : 4, true);
+}
+
+static void clamp_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  for (int r = row; r < row_end; r++) j->kern->clamp(tensor_row(&j->y, r) + col, tensor_row(&j->x, r) + col, j->f, j->most, col_end - col);
+}
+static void cpu_clamp(struct device *d, struct tensor *y, const struct tensor *x, float least, float most) {
+  CHECK(y->cols == x->cols && y->rows >= x->rows);
+  struct cpu_job j = {.fn = clamp_rows, .y = *y, .x = *x, .f = least, .most = most};
+  cpu_spread(d, &j, x->rows, x->cols, 1, true);
+}
+
+static void rope2d_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  (void)col;
+  const struct rope_table *a = j->rope, *b = j->rope_y;
+  const int n = a->head_dim; /* half of a head */
+  for (int r = row; r < row_end; r++) {
+    float *x = tensor_row(&j->y, r);
+    for (int c = 0; c < col_end; c += 2 * n) {
+      j->kern->rope(x + c, tensor_row(&a->cos, r), tensor_row(&a->sin, r), n);
+      j->kern->rope(x + c + n, tensor_row(&b->cos, r), tensor_row(&b->sin, r), n);
+    }
+  }
+}
+static void cpu_rope2d(struct device *d, struct tensor *q, int n_heads, const struct rope_table *x, const struct rope_table *y) {
+  CHECK(n_heads > 0 && q->cols == 2 * n_heads * x->head_dim && y->head_dim == x->head_dim && q->rows <= MIN(x->cos.rows, y->cos.rows));
+  struct cpu_job j = {.fn = rope2d_rows, .y = *q, .rope = x, .rope_y = y};
+  cpu_spread(d, &j, q->rows, q->cols, 1, false);
+}
+
+static void cpu_attend(struct device *d, struct tensor *out, const struct tensor *q, const struct tensor *k, const struct tensor *v,
+                       int n_heads, float scale, const int32_t *lo, const int32_t *hi) {
+  attend(d->kern, d->workers, &cpu_of(d)->attend, out, q, k, v, n_heads, scale, lo, hi);
+}
+
+static void pool_rows_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  for (int r = row; r < row_end; r++) {
+    float *y = tensor_row(&j->y, r) + col;
+    memset(y, 0, sizeof(float) * (size_t)(col_end - col));
+    for (int i = 0; i < j->groups; i++) {
+      int from = j->ids[(size_t)r * (size_t)j->groups + (size_t)i];
+      CHECK(from >= 0 && from < j->x.rows);
+      j->kern->add(y, tensor_row(&j->x, from) + col, col_end - col);
+    }
+    j->kern->scale(y, y, j->f, col_end - col);
+  }
+}
+static void cpu_pool_rows(struct device *d, struct tensor *y, const struct tensor *x, const int32_t *index, int n, float scale) {
+  CHECK(y->cols == x->cols && y->data != x->data && n > 0);
+  struct cpu_job j = {.fn = pool_rows_rows, .y = *y, .x = *x, .ids = index, .groups = n, .f = scale};
+  cpu_spread(d, &j, y->rows, y->cols, MIN(n, 64), true);
+}
+
+static void conv_rows_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  const int taps = j->groups;
+  for (int r = row; r < row_end; r++) {
+    float *y = tensor_row(&j->y, r);
+    int from = MAX(j->ids[r], r - taps + 1);
+    CHECK(j->ids[r] >= 0);
+    for (int c = col; c < col_end; c++) y[c] = 0;
+    for (int i = from; i <= r; i++) {
+      const float *x = tensor_row(&j->x, i), *w = j->w + (i - r + taps - 1);
+      for (int c = col; c < col_end; c++) y[c] += w[(size_t)c * (size_t)taps] * x[c];
+    }
+  }
+}
+static void cpu_conv_rows(struct device *d, struct tensor *y, const struct tensor *x, const float *w, int taps, const int32_t *first) {
+  CHECK(y->cols == x->cols && y->rows >= x->rows && y->data != x->data && taps > 0);
+  struct cpu_job j = {.fn = conv_rows_rows, .y = *y, .x = *x, .w = w, .groups = taps, .ids = first};
+  cpu_spread(d, &j, x->rows, x->cols, MIN(taps, 64), true);
+}
+
 const struct device_ops device_cpu_ops = {
     .name = "cpu",
     .open = cpu_open,
@@ -365,6 +495,7 @@ const struct device_ops device_cpu_ops = {
     .weight_bind = cpu_weight_bind,
     .weight_free = cpu_weight_free,
     .rope_init = cpu_rope_init,
+    .rope_bands = cpu_rope_bands,
     .rope_free = cpu_rope_free,
     .embed = cpu_embed,
     .embed_add = cpu_embed_add,
@@ -379,4 +510,13 @@ const struct device_ops device_cpu_ops = {
     .rope = cpu_rope,
     .softcap = cpu_softcap,
     .gather = cpu_gather,
+    .put_rows = cpu_put_rows,
+    .add_scaled = cpu_add_scaled,
+    .layernorm = cpu_layernorm,
+    .bias_act = cpu_bias_act,
+    .clamp = cpu_clamp,
+    .rope2d = cpu_rope2d,
+    .attend = cpu_attend,
+    .pool_rows = cpu_pool_rows,
+    .conv_rows = cpu_conv_rows,
 };

@@ -13,6 +13,8 @@ enum {
   STREAM_BYTES = 64 << 10,  /* of weights per item at least, when they are read for few rows */
   TILE_X_BYTES = 192 << 10, /* of quantised x per row tile at most: it stays in the second-level cache beside the weights */
   ITEMS_PER_WORKER = 8,     /* so that uneven workers finish together */
+  WIDE_ROWS_LEAST = 24,     /* of x from which on plain numbers take the way for many rows */
+  WIDE_PANELS_LEAST = 8,    /* per item of those: each copies its rows of x */
   ROWS_QUANTISED_BY_ONE = 4 /* a fork-join costs more than that */
 };
 
@@ -102,7 +104,7 @@ enum { GROUP_MAX = 8 };
 static size_t bf16_stride(int cols) { return align_up((size_t)cols, 32); }
 static size_t worker_bytes(int cols) {
   size_t ref = GEMM_REF_ROWS * (size_t)cols * sizeof(float);
-  return align_up(MAX(ref, sizeof(struct gemm_tile)), 4096);
+  return align_up(MAX(ref, MAX(sizeof(struct gemm_tile), sizeof(struct gemm_wide))), 4096);
 }
 
 size_t gemm_scratch_bytes(int rows_max, int cols_max, int n_workers) {
@@ -145,6 +147,7 @@ struct call {
   const struct kern *kern;
   struct rows rows;
   bool quantise, to_bf16;
+  bool wide;          /* all weights are plain numbers, and there are many rows */
   int rows_per_item;  /* of prepare_rows */
   int tile_rows;      /* of x per item of product_item */
   int items_per_tile; /* of all weights */
@@ -265,6 +268,31 @@ static void plain_part(const struct call *c, const struct part *p, struct gemm_t
   }
 }
 
+/* Ranges of k outermost: that of the rows lies in the second-level cache while all panels go over it, that of a panel in the first. */
+static void wide_part(const struct call *c, const struct part *p, struct gemm_wide *s) {
+  const struct gemm_kern *g = c->kern->gemm;
+  const struct gemm_type_kern *t = &g->types[p->w->dtype];
+  const int cols = p->w->cols;
+  size_t k_bytes = GEMM_PANEL * (size_t)gemm_format_of(p->w->dtype)->plain_bytes, panel_bytes = gemm_panel_bytes(p->w->dtype, cols);
+  for (int at = 0; at < cols; at += GEMM_RANGE_PLAIN) {
+    int n = MIN(GEMM_RANGE_PLAIN, cols - at);
+    for (int i = 0; i < p->n_rows; i++) memcpy(s->x[i], tensor_row(&c->rows.x, p->row + i) + at, (size_t)n * sizeof(float));
+    for (int panel = p->from; panel < p->to; panel++) {
+      const uint8_t *in = (const uint8_t *)p->w->packed + (size_t)panel * panel_bytes + (size_t)at * k_bytes;
+      const float *w = (const float *)(const void *)in;
+      if (t->plain_expand) t->plain_expand(s->w, in, n), w = s->w[0];
+      bool whole = (panel + 1) * GEMM_PANEL <= p->w->rows;
+      float *y = whole ? tensor_row(p->y, p->row) + panel * GEMM_PANEL : s->acc[0];
+      size_t y_bytes = whole ? p->y->row_bytes : sizeof s->acc[0];
+      for (int i = 0; i < p->n_rows; i += g->plain_rows_max) {
+        float *to = (float *)(void *)((char *)y + (size_t)i * y_bytes);
+        g->wide_rows(w, n, MIN(g->plain_rows_max, p->n_rows - i), s->x[i], to, y_bytes, at == 0);
+      }
+      for (int i = 0; i < p->n_rows && !whole && at + n == cols; i++) store(p->y, p->w, p->row + i, panel, s->acc[i]);
+    }
+  }
+}
+
 static void product_item(void *ctx, int item, int worker) {
   const struct call *c = ctx;
   int tile_index = item / c->items_per_tile, i = c->n_w - 1;
@@ -279,6 +307,7 @@ static void product_item(void *ctx, int item, int worker) {
   p.n_rows = MIN(c->tile_rows, c->rows.x.rows - p.row);
   char *scratch = c->rows.per_worker + (size_t)worker * c->rows.per_worker_bytes;
   if (is_ref(c->kern)) gemm_ref_rows(w, p.y, &c->rows.x, p.from * GEMM_PANEL, MIN(w->rows, p.to * GEMM_PANEL), (float *)(void *)scratch);
+  else if (gemm_format_of(w->dtype)->plain_bytes && c->wide) wide_part(c, &p, (struct gemm_wide *)(void *)scratch);
   else if (gemm_format_of(w->dtype)->plain_bytes) plain_part(c, &p, (struct gemm_tile *)(void *)scratch);
   else if (c->rows.x.rows <= c->kern->gemm->few_max) quantised_few(c, &p, (struct gemm_tile *)(void *)scratch);
   else quantised_rows(c, &p, (struct gemm_tile *)(void *)scratch);
@@ -296,8 +325,10 @@ static int plan(struct call *c, int n_workers) {
   if (!is_ref(c->kern)) {
     size_t row_bytes = (size_t)div_up(cols, GEMM_BLOCK) * (GEMM_BLOCK + sizeof(struct gemm_block));
     int most = (int)MIN((size_t)GEMM_TILE_ROWS, MAX((size_t)16, TILE_X_BYTES / row_bytes / GROUP_MAX * GROUP_MAX));
+    int group = c->wide ? c->kern->gemm->plain_rows_max : GROUP_MAX;
+    if (c->wide) most = GEMM_WIDE_ROWS;
     n_tiles = div_up(rows, most);
-    c->tile_rows = (int)align_up((size_t)div_up(rows, n_tiles), GROUP_MAX); /* a tile starts with a group */
+    c->tile_rows = div_up(div_up(rows, n_tiles), group) * group; /* a tile starts with a group */
     n_tiles = div_up(rows, c->tile_rows);
   }
   for (int i = 0; i < c->n_w; i++) total_bytes += (size_t)panels_of(c->weights[i].w) * gemm_panel_bytes(c->weights[i].w->dtype, cols);
@@ -306,7 +337,7 @@ static int plan(struct call *c, int n_workers) {
   for (int i = 0; i < c->n_w; i++) {
     struct call_weight *cw = &c->weights[i];
     size_t panels = item_bytes / gemm_panel_bytes(cw->w->dtype, cols);
-    cw->chunk = MAX(1, MIN((int)MIN(panels, (size_t)1 << 20), panels_of(cw->w)));
+    cw->chunk = MAX(c->wide ? WIDE_PANELS_LEAST : 1, MIN((int)MIN(panels, (size_t)1 << 20), panels_of(cw->w)));
     cw->items_before = c->items_per_tile;
     c->items_per_tile += div_up(panels_of(cw->w), cw->chunk);
   }
@@ -324,6 +355,7 @@ void gemm(const struct kern *k, struct workers *workers, struct gemm_scratch *s,
   c.rows = lay_out(k->gemm, s, x);
   c.quantise = c.to_bf16 = false;
   c.n_w = n_w;
+  c.wide = k->gemm->wide_rows && x->rows >= WIDE_ROWS_LEAST;
   for (int i = 0; i < n_w; i++) {
     CHECK(w[i]->cols == x->cols && y[i]->rows == x->rows && y[i]->cols == w[i]->rows);
     CHECK(is_ref(k) || w[i]->packed);
@@ -331,6 +363,7 @@ void gemm(const struct kern *k, struct workers *workers, struct gemm_scratch *s,
     c.weights[i].w = w[i];
     c.weights[i].y = *y[i];
     c.quantise |= !is_ref(k) && !plain;
+    c.wide &= plain;
     c.to_bf16 |= k->gemm->bf16_row && w[i]->dtype == DTYPE_BF16;
   }
   int n_items = plan(&c, workers_count(workers));

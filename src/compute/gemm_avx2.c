@@ -353,6 +353,51 @@ static ALWAYS_INLINE void plain_panels(const int n_panels, const enum dtype t, c
   plain(1, n_panels, t, p, panel_bytes, x, 0, n, y);
 }
 
+/* Columns of a panel as float32, [n][16]. */
+static ALWAYS_INLINE void expand(const enum dtype t, float (*restrict w)[GEMM_PANEL], const uint8_t *restrict p, int n) {
+  const int step = t == DTYPE_BF16 ? 2 : 1, bytes = t == DTYPE_F16 ? 32 : 64;
+  for (int k = 0; k < n; k += step, p += bytes) {
+    for (int half = 0; half < 2; half++) {
+      __m256 v[2];
+      load_plain(t, v, p, half);
+      _mm256_store_ps(w[k] + 8 * half, v[0]);
+      if (step == 2 && k + 1 < n) _mm256_store_ps(w[k + 1] + 8 * half, v[1]);
+    }
+  }
+}
+static void expand_F16(float (*restrict w)[GEMM_PANEL], const uint8_t *restrict p, int n) { expand(DTYPE_F16, w, p, n); }
+static void expand_BF16(float (*restrict w)[GEMM_PANEL], const uint8_t *restrict p, int n) { expand(DTYPE_BF16, w, p, n); }
+
+static ALWAYS_INLINE void wide(const int n_rows, const float *restrict w, int n, const float *restrict x, float *restrict y, size_t y_bytes,
+                               bool first) {
+  __m256 sum[PLAIN_ROWS_MAX][2];
+  GEMM_UNROLL(6)
+  for (int r = 0; r < n_rows; r++) {
+    const float *from = (const float *)(const void *)((const char *)y + (size_t)r * y_bytes);
+    sum[r][0] = first ? _mm256_setzero_ps() : _mm256_loadu_ps(from);
+    sum[r][1] = first ? _mm256_setzero_ps() : _mm256_loadu_ps(from + 8);
+    _mm_prefetch((const char *)y + (size_t)(PLAIN_ROWS_MAX + r) * y_bytes, _MM_HINT_T0); /* the next rows' */
+  }
+  for (int k = 0; k < n; k++, w += GEMM_PANEL) {
+    __m256 a = _mm256_load_ps(w), b = _mm256_load_ps(w + 8);
+    GEMM_UNROLL(6)
+    for (int r = 0; r < n_rows; r++) {
+      __m256 v = _mm256_broadcast_ss(x + r * GEMM_WIDE_STRIDE + k);
+      sum[r][0] = _mm256_fmadd_ps(a, v, sum[r][0]);
+      sum[r][1] = _mm256_fmadd_ps(b, v, sum[r][1]);
+    }
+  }
+  GEMM_UNROLL(6)
+  for (int r = 0; r < n_rows; r++) {
+    float *to = (float *)(void *)((char *)y + (size_t)r * y_bytes);
+    _mm256_storeu_ps(to, sum[r][0]);
+    _mm256_storeu_ps(to + 8, sum[r][1]);
+  }
+}
+static void wide_rows(const float *restrict w, int n, int n_rows, const float *restrict x, float *restrict y, size_t y_bytes, bool first) {
+  GEMM_BY_ROWS_6(n_rows, wide, w, n, x, y, y_bytes, first);
+}
+
 #define PLAIN(name)                                                                                                                        \
   static void plain_one_##name(float(*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, size_t panel_bytes, int n_panels,            \
                                const void *x, int n) {                                                                                     \
@@ -407,18 +452,19 @@ void gemm_quantise_row_avx2(int8_t *restrict codes, struct gemm_block *restrict 
 
 /* clang-format off */
 #define TYPE(name, rows_kernel) [DTYPE_##name] = {.few = few_##name, .unpack = unpack_##name, .rows = rows_kernel}
-#define TYPE_PLAIN(name)        [DTYPE_##name] = {.plain_one = plain_one_##name, .plain_rows = plain_rows_##name}
+#define TYPE_PLAIN(name, expand) [DTYPE_##name] = {.plain_one = plain_one_##name, .plain_rows = plain_rows_##name, .plain_expand = expand}
 const struct gemm_kern gemm_avx2 = {
     .rows_max = ROWS_MAX,
     .few_max = FEW_MAX,
     .plain_rows_max = PLAIN_ROWS_MAX,
     .plain_panels_max = PLAIN_PANELS_MAX,
     .quantise_row = gemm_quantise_row_avx2,
+    .wide_rows = wide_rows,
     .types = {
         TYPE(Q4_0, rows_4bit_offset), TYPE(Q4_1, rows_4bit_min), TYPE(Q5_0, rows_5bit_offset), TYPE(Q5_1, rows_5bit_min),
         TYPE(Q8_0, rows_8bit), TYPE(Q2_K, rows_2bit_16), TYPE(Q3_K, rows_3bit_16), TYPE(Q4_K, rows_4bit_min),
         TYPE(Q5_K, rows_5bit_min), TYPE(Q6_K, rows_6bit_16), TYPE(IQ4_NL, rows_8bit), TYPE(IQ4_XS, rows_8bit),
-        TYPE_PLAIN(F32), TYPE_PLAIN(F16), TYPE_PLAIN(BF16),
+        TYPE_PLAIN(F32, NULL), TYPE_PLAIN(F16, expand_F16), TYPE_PLAIN(BF16, expand_BF16),
     },
 };
 /* clang-format on */

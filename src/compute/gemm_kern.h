@@ -75,6 +75,9 @@ enum {
   GEMM_RANGE_BLOCKS = 32, /* blocks of a panel that are unpacked at once: 16 KiB of codes */
   GEMM_RANGE_PLAIN = 256, /* k of plain numbers walked at once: 16 KiB of float32 */
   GEMM_TILE_ROWS = 256,   /* rows of x per work item at most */
+  GEMM_WIDE_ROWS = 132,   /* the same for plain numbers and many rows: their ranges of x, 144 KiB, stay in a second-level cache */
+  GEMM_WIDE_STRIDE = GEMM_RANGE_PLAIN +
+                     16, /* floats between them; not a power of two, they would fall into few sets of the first-level cache */
 };
 
 /* Part of a panel unpacked, and the accumulators of a tile of rows. One per worker. */
@@ -83,6 +86,14 @@ struct gemm_tile {
   float scales[GEMM_RANGE_BLOCKS][2][GEMM_PANEL];
   float mins[GEMM_RANGE_BLOCKS][2][GEMM_PANEL];
   float acc[GEMM_TILE_ROWS][GEMM_PANEL];
+};
+
+/* For products of plain numbers with many rows: a range of k of a tile of rows side by side, and of a panel as float32. One per worker. Sums go on in y from
+ * range to range; those of a panel that has fewer than 16 rows, in acc. */
+struct gemm_wide {
+  float w[GEMM_RANGE_PLAIN][GEMM_PANEL];
+  float x[GEMM_WIDE_ROWS][GEMM_WIDE_STRIDE];
+  float acc[GEMM_WIDE_ROWS][GEMM_PANEL];
 };
 
 /* Quantised rows of x lie in groups of `rows_max` (one row alone: of 1), so that a group is one stream: [group][block][row] of 32 codes, and beside
@@ -110,6 +121,8 @@ struct gemm_type_kern {
   void (*plain_one)(float (*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, size_t panel_bytes, int n_panels, const void *x, int n);
   /* acc[n_rows][16] += n columns of a panel · x; n even but for the last range. */
   void (*plain_rows)(const uint8_t *restrict panel, int n, int n_rows, const void *x, size_t x_bytes, float (*restrict acc)[GEMM_PANEL]);
+  /* n columns of a panel to float32; NULL: they are float32 already, one after the other. */
+  void (*plain_expand)(float (*restrict w)[GEMM_PANEL], const uint8_t *restrict panel, int n);
 };
 
 struct gemm_kern {
@@ -120,6 +133,9 @@ struct gemm_kern {
   void (*quantise_row)(int8_t *restrict codes, struct gemm_block *restrict blocks, int group, const float *restrict x, int n);
   /* To bf16, an odd n padded with a zero. NULL: bf16 weights take float32 rows. */
   void (*bf16_row)(uint16_t *restrict y, const float *restrict x, int n);
+  /* y[n_rows][16] = w · x, or += when there was a range before; n <= GEMM_RANGE_PLAIN, n_rows <= plain_rows_max, x GEMM_WIDE_STRIDE apart, y y_bytes.
+   * The same sums as plain_rows. NULL: the level does not have it. */
+  void (*wide_rows)(const float *restrict w, int n, int n_rows, const float *restrict x, float *restrict y, size_t y_bytes, bool first);
   struct gemm_type_kern types[DTYPE_COUNT];
 };
 

@@ -21,15 +21,22 @@ struct kern {
   const char *name; /* "ref", "avx2", "avx512" */
   const struct gemm_kern *gemm;
   const struct attn_kern *attn;
+  const struct attend_kern *attend;
 
   /* y = x / sqrt(mean(x²) + eps) ⊙ w; w NULL = 1. y may be x. */
   void (*rmsnorm)(float *y, const float *x, const float *w, int n, float eps);
   /* y += x / sqrt(mean(x²) + eps) ⊙ w */
   void (*add_rmsnorm)(float *y, const float *x, const float *w, int n, float eps);
+  /* y = (x - mean) / sqrt(variance + eps) ⊙ w + b; w, b NULL = 1, 0. y may be x. */
+  void (*layernorm)(float *y, const float *x, const float *w, const float *b, int n, float eps);
   void (*add)(float *y, const float *x, int n);
+  void (*add_scaled)(float *y, const float *x, float s, int n); /* y += s x */
   void (*scale)(float *y, const float *x, float s, int n);
-  /* y = act(gate) ⊙ up; y may be gate. gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³))) */
-  void (*gated)(float *y, const float *gate, const float *up, enum act act, int n);
+  /* Activations: GELU_TANH x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³))), GELU_ERF x/2 (1 + erf(x / sqrt 2)), SILU x / (1 + exp(-x)), SIGMOID
+   * 1 / (1 + exp(-x)), RELU max(x, 0), NONE x. NaN stays NaN. */
+  void (*gated)(float *y, const float *gate, const float *up, enum act act, int n); /* y = act(gate) ⊙ up; y may be gate */
+  void (*bias_act)(float *y, const float *b, enum act act, int n);                  /* y = act(y + b); b NULL = 0 */
+  void (*clamp)(float *y, const float *x, float least, float most, int n);          /* y may be x */
   /* Rotate-half over one head: (x[i], x[i+n/2]) by (cos[i], sin[i]), i < n/2; n even. */
   void (*rope)(float *x, const float *cos, const float *sin, int n);
   /* y = cap · tanh(x / cap) */

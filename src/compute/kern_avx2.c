@@ -4,6 +4,7 @@
 
 #include "compute/kern_impl.h"
 
+#include "compute/attend.h"
 #include "compute/attn_kern.h"
 #include "compute/gemm_kern.h"
 
@@ -12,11 +13,16 @@ const struct kern kern_avx2 = {
     .name = "avx2",
     .gemm = &gemm_avx2,
     .attn = &attnk_avx2,
+    .attend = &attend_avx2,
     .rmsnorm = kern_rmsnorm,
     .add_rmsnorm = kern_add_rmsnorm,
+    .layernorm = kern_layernorm,
     .add = kern_add,
+    .add_scaled = kern_add_scaled,
     .scale = kern_scale,
     .gated = kern_gated,
+    .bias_act = kern_bias_act,
+    .clamp = kern_clamp,
     .rope = kern_rope,
     .softcap = kern_softcap,
     .argmax = kern_argmax,

@@ -9,24 +9,34 @@
 #include "compute/kern.h"
 #include "compute/vec_exp.h"
 
-/* Σ x² in 4 * VEC lanes. */
-static float kern_sum_squares(const float *x, int n) {
+/* Σ x and Σ (x - mean)² in 4 * VEC lanes. */
+static float kern_sum(const float *x, int n) {
   vec s[4] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()};
   int i = 0;
   for (; i + 4 * VEC <= n; i += 4 * VEC) {
+    for (int u = 0; u < 4; u++) s[u] = vec_add(s[u], vec_load(x + i + u * VEC));
+  }
+  for (int u = 0; i < n; i += VEC, u++) s[u] = vec_add(s[u], vec_load_n(x + i, MIN(n - i, VEC), 0));
+  return vec_sum(vec_add(vec_add(s[0], s[1]), vec_add(s[2], s[3])));
+}
+
+static float kern_sum_squares(const float *x, int n, float mean) {
+  vec s[4] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()}, m = vec_set1(mean);
+  int i = 0;
+  for (; i + 4 * VEC <= n; i += 4 * VEC) {
     for (int u = 0; u < 4; u++) {
-      vec a = vec_load(x + i + u * VEC);
+      vec a = vec_sub(vec_load(x + i + u * VEC), m);
       s[u] = vec_fma(a, a, s[u]);
     }
   }
   for (int u = 0; i < n; i += VEC, u++) {
-    vec a = vec_load_n(x + i, MIN(n - i, VEC), 0);
+    vec a = vec_sub(vec_load_n(x + i, MIN(n - i, VEC), mean), m);
     s[u] = vec_fma(a, a, s[u]);
   }
   return vec_sum(vec_add(vec_add(s[0], s[1]), vec_add(s[2], s[3])));
 }
 
-static float kern_norm_factor(const float *x, int n, float eps) { return 1.0f / sqrtf(kern_sum_squares(x, n) / (float)n + eps); }
+static float kern_norm_factor(const float *x, int n, float eps) { return 1.0f / sqrtf(kern_sum_squares(x, n, 0) / (float)n + eps); }
 
 static void kern_rmsnorm(float *y, const float *x, const float *w, int n, float eps) {
   vec f = vec_set1(kern_norm_factor(x, n, eps));
@@ -53,10 +63,32 @@ static void kern_add_rmsnorm(float *y, const float *x, const float *w, int n, fl
   }
 }
 
+/* Mean first, then the squares of what is left: nothing cancels where the mean is large. */
+static void kern_layernorm(float *y, const float *x, const float *w, const float *b, int n, float eps) {
+  float mean = kern_sum(x, n) / (float)n;
+  vec m = vec_set1(mean), f = vec_set1(1.0f / sqrtf(kern_sum_squares(x, n, mean) / (float)n + eps));
+  for (int i = 0; i < n; i += VEC) {
+    int part = MIN(n - i, VEC);
+    bool whole = part == VEC;
+    vec a = vec_mul(vec_sub(whole ? vec_load(x + i) : vec_load_n(x + i, part, 0), m), f);
+    if (w) a = vec_mul(a, whole ? vec_load(w + i) : vec_load_n(w + i, part, 0));
+    if (b) a = vec_add(a, whole ? vec_load(b + i) : vec_load_n(b + i, part, 0));
+    if (whole) vec_store(y + i, a);
+    else vec_store_n(y + i, a, part);
+  }
+}
+
 static void kern_add(float *y, const float *x, int n) {
   int i = 0;
   for (; i + VEC <= n; i += VEC) vec_store(y + i, vec_add(vec_load(y + i), vec_load(x + i)));
   if (i < n) vec_store_n(y + i, vec_add(vec_load_n(y + i, n - i, 0), vec_load_n(x + i, n - i, 0)), n - i);
+}
+
+static void kern_add_scaled(float *y, const float *x, float s, int n) {
+  vec f = vec_set1(s);
+  int i = 0;
+  for (; i + VEC <= n; i += VEC) vec_store(y + i, vec_fma(f, vec_load(x + i), vec_load(y + i)));
+  if (i < n) vec_store_n(y + i, vec_fma(f, vec_load_n(x + i, n - i, 0), vec_load_n(y + i, n - i, 0)), n - i);
 }
 
 static void kern_scale(float *y, const float *x, float s, int n) {
@@ -72,22 +104,67 @@ static ALWAYS_INLINE vec kern_gelu(vec x) {
   vec t = vec_fma(vec_mul(vec_mul(x, x), x), vec_set1(0.044715f), x);
   return vec_div(x, vec_add(vec_set1(1), vec_exp(vec_mul(t, vec_set1(minus_2_sqrt_2_over_pi)))));
 }
-static ALWAYS_INLINE vec kern_silu(vec x) { return vec_div(x, vec_add(vec_set1(1), vec_exp(vec_sub(vec_zero(), x)))); }
+/* x Φ(x), where Φ(-a) = exp(-a²/2) Q(1 / (1 + 0.3 a)) for a >= 0, Q of degree 8 fitted to 6e-8 of it: the tail keeps its relative accuracy. */
+static ALWAYS_INLINE vec kern_gelu_erf(vec x) {
+  static const float q[] = {0x1.e11edp-18f,  0x1.e96beap-4f, 0x1.f362cep-4f,  0x1.83d298p-4f, 0x1.23ea06p-3f,
+                            -0x1.395ffcp-4f, 0x1.d44c44p-3f, -0x1.5a740ap-3f, 0x1.3a6558p-5f};
+  vec a = vec_max(vec_sub(vec_zero(), x), x), t = vec_div(vec_set1(1), vec_fma(a, vec_set1(0.3f), vec_set1(1))), p = vec_set1(q[8]);
+#pragma GCC unroll 8
+  for (int i = 7; i >= 0; i--) p = vec_fma(p, t, vec_set1(q[i]));
+  p = vec_mul(p, vec_exp(vec_mul(vec_mul(a, a), vec_set1(-0.5f))));
+  return vec_sub(vec_max(vec_zero(), x), vec_mul(vec_min(vec_set1(20), a), p));
+}
 
-static ALWAYS_INLINE void kern_gated_by(float *y, const float *gate, const float *up, int n, bool gelu) {
+static ALWAYS_INLINE vec kern_act(enum act act, vec x) {
+  switch (act) {
+  case ACT_GELU_TANH: return kern_gelu(x);
+  case ACT_SILU: return vec_div(x, vec_add(vec_set1(1), vec_exp(vec_sub(vec_zero(), x))));
+  case ACT_SIGMOID: return vec_div(vec_set1(1), vec_add(vec_set1(1), vec_exp(vec_sub(vec_zero(), x))));
+  case ACT_GELU_ERF: return kern_gelu_erf(x);
+  case ACT_RELU: return vec_max(vec_zero(), x);
+  case ACT_NONE: break;
+  }
+  return x;
+}
+
+/* f(act, ...) with act a constant. */
+#define KERN_BY_ACT(act, f, ...)                                                                                                           \
+  switch (act) {                                                                                                                           \
+  case ACT_GELU_TANH: f(ACT_GELU_TANH, __VA_ARGS__); break;                                                                                \
+  case ACT_SILU: f(ACT_SILU, __VA_ARGS__); break;                                                                                          \
+  case ACT_SIGMOID: f(ACT_SIGMOID, __VA_ARGS__); break;                                                                                    \
+  case ACT_GELU_ERF: f(ACT_GELU_ERF, __VA_ARGS__); break;                                                                                  \
+  case ACT_RELU: f(ACT_RELU, __VA_ARGS__); break;                                                                                          \
+  case ACT_NONE: f(ACT_NONE, __VA_ARGS__); break;                                                                                          \
+  }
+
+static ALWAYS_INLINE void kern_gated_by(enum act act, float *y, const float *gate, const float *up, int n) {
   int i = 0;
-  for (; i + VEC <= n; i += VEC) {
-    vec g = vec_load(gate + i);
-    vec_store(y + i, vec_mul(gelu ? kern_gelu(g) : kern_silu(g), vec_load(up + i)));
-  }
-  if (i < n) {
-    vec g = vec_load_n(gate + i, n - i, 0);
-    vec_store_n(y + i, vec_mul(gelu ? kern_gelu(g) : kern_silu(g), vec_load_n(up + i, n - i, 0)), n - i);
-  }
+  for (; i + VEC <= n; i += VEC) vec_store(y + i, vec_mul(kern_act(act, vec_load(gate + i)), vec_load(up + i)));
+  if (i < n) vec_store_n(y + i, vec_mul(kern_act(act, vec_load_n(gate + i, n - i, 0)), vec_load_n(up + i, n - i, 0)), n - i);
 }
 static void kern_gated(float *y, const float *gate, const float *up, enum act act, int n) {
-  if (act == ACT_GELU_TANH) kern_gated_by(y, gate, up, n, true);
-  else kern_gated_by(y, gate, up, n, false);
+  KERN_BY_ACT(act, kern_gated_by, y, gate, up, n)
+}
+
+static ALWAYS_INLINE void kern_bias_act_by(enum act act, float *y, const float *b, int n) {
+  int i = 0;
+  for (; i + VEC <= n; i += VEC) {
+    vec a = vec_load(y + i);
+    vec_store(y + i, kern_act(act, b ? vec_add(a, vec_load(b + i)) : a));
+  }
+  if (i < n) {
+    vec a = vec_load_n(y + i, n - i, 0);
+    vec_store_n(y + i, kern_act(act, b ? vec_add(a, vec_load_n(b + i, n - i, 0)) : a), n - i);
+  }
+}
+static void kern_bias_act(float *y, const float *b, enum act act, int n) { KERN_BY_ACT(act, kern_bias_act_by, y, b, n) }
+
+static void kern_clamp(float *y, const float *x, float least, float most, int n) {
+  vec lo = vec_set1(least), hi = vec_set1(most);
+  int i = 0;
+  for (; i + VEC <= n; i += VEC) vec_store(y + i, vec_min(hi, vec_max(lo, vec_load(x + i))));
+  if (i < n) vec_store_n(y + i, vec_min(hi, vec_max(lo, vec_load_n(x + i, n - i, 0))), n - i);
 }
 
 static void kern_rope(float *x, const float *cos, const float *sin, int n) {

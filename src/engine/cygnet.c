@@ -38,6 +38,25 @@ static const char *chat_family_name(enum tok_family f) {
   return names[f];
 }
 
+static void set_media_info(const struct cygnet *c, struct cygnet_info *out) {
+  static const int budgets[] = {70, 140, 280, 560, 1120};
+  const struct plan *p = &c->plan;
+  const struct model *m = c->model;
+  const struct vision_config *v = &c->config.vision;
+  bool budgeted = v->kind == VISION_GEMMA4 || v->kind == VISION_GEMMA4_BLOCKS;
+  out->vision = m->vision ? m->vision->ops->name : NULL;
+  out->audio = m->audio ? m->audio->ops->name : NULL;
+  out->image_id = c->limits.media.image_id;
+  out->video_id = c->limits.media.video_id;
+  out->audio_id = c->limits.media.audio_id;
+  if (m->vision && v->kind == VISION_SIGLIP) out->image_tokens = v->soft_tokens;
+  if (m->vision && v->kind == VISION_MLLAMA) out->image_tokens = 1;
+  for (size_t i = 0; i < ARRAY_LEN(budgets) && m->vision && budgeted; i++) out->image_budgets[i] = budgets[i];
+  out->audio_seconds = m->audio ? media_seconds_max(&c->config) : 0;
+  out->media_rows = p->media_pages * p->media_page_rows;
+  out->media_bytes = p->encoder_weight_bytes + p->encoder_scratch_bytes + (size_t)out->media_rows * p->media_row_bytes;
+}
+
 void cygnet_info(const struct cygnet *c, struct cygnet_info *out) {
   const struct plan *p = &c->plan;
   const struct model *m = c->model;
@@ -76,6 +95,8 @@ void cygnet_info(const struct cygnet *c, struct cygnet_info *out) {
                               .products_per_logits = m->products_per_out,
                               .decode_bytes = m->decode_bytes,
                               .load_ms = c->load_ms};
+  set_media_info(c, out);
+  if (c->mmproj) out->weight_bytes += weights_total_bytes(c->mmproj);
   for (int n = 1; c->graph && n <= p->sched.max_running; n++) out->graph_buckets += graph_bucket(n, p->sched.max_running) == n;
   for (int l = 0; l < c->config.n_layers; l++) out->n_layers_sliding += c->config.layers[l].kind == LAYER_SLIDING;
 }
@@ -113,6 +134,13 @@ void cygnet_stats(const struct cygnet *c, struct cygnet_stats *out) {
   out->evicted_full_tokens = tree.n_evicted[KV_FULL] * (uint64_t)page;
   out->evicted_sliding_tokens = tree.n_evicted[KV_SLIDING] * (uint64_t)page;
   out->n_resume_points = tree.n_resume_points;
+  out->n_media = c->sched.counts.media;
+  out->n_media_cached = c->sched.counts.media_cached;
+  if (c->banks) {
+    struct banks_stats media = banks_stats(c->banks);
+    out->media_rows_used = media.n_rows_held;
+    out->media_rows_cached = media.n_rows_idle;
+  }
   out->n_fork_joins = workers_runs(c->model->dev->workers);
 }
 

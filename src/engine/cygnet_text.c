@@ -36,16 +36,28 @@ const char *cygnet_piece(const struct cygnet *c, int32_t id, size_t *n) {
   return piece.p;
 }
 
-static int read_chat_options(const json_t *json, struct chat_options *o, struct err *e) {
+/* Options of cygnet_render that are not the templates'. */
+struct render_options {
+  struct chat_options chat;
+  bool raw, special;
+};
+
+static int read_render_options(const json_t *json, struct render_options *r, struct err *e) {
+  struct chat_options *o = &r->chat;
   bool opens_turn = true, in_user = true;
   if (!json) return 0;
   if (!json_is_object(json)) return err_set(e, ERR_BAD_INPUT, "options: expected an object");
   const struct {
     const char *name;
     bool *value;
-  } known[] = {{"add_generation_prompt", &opens_turn},   {"continue_final_message", &o->continue_final_message},
-               {"enable_thinking", &o->enable_thinking}, {"preserve_thinking", &o->preserve_thinking},
-               {"tools_in_user_message", &in_user},      {"describe_tools", &o->describe_tools}};
+  } known[] = {{"add_generation_prompt", &opens_turn},
+               {"continue_final_message", &o->continue_final_message},
+               {"enable_thinking", &o->enable_thinking},
+               {"preserve_thinking", &o->preserve_thinking},
+               {"tools_in_user_message", &in_user},
+               {"describe_tools", &o->describe_tools},
+               {"raw", &r->raw},
+               {"special", &r->special}};
   size_t n_known = json_object_get(json, "date") != NULL;
   if (json_get_string(json, "date", &o->date, NULL, "options", e) < 0) return -1;
   for (size_t i = 0; i < ARRAY_LEN(known); i++) {
@@ -55,10 +67,27 @@ static int read_chat_options(const json_t *json, struct chat_options *o, struct 
   if (n_known != json_object_size(json))
     return err_set(e, ERR_BAD_INPUT,
                    "options: expected add_generation_prompt, continue_final_message, enable_thinking, preserve_thinking, "
-                   "tools_in_user_message, describe_tools, date");
+                   "tools_in_user_message, describe_tools, date, raw, special");
   o->no_generation_prompt = !opens_turn;
   o->tools_in_system = !in_user;
   return 0;
+}
+
+static bool is_media_id(const struct cygnet_info *i, int32_t id) {
+  return id >= 0 && (id == i->image_id || id == i->audio_id || id == i->video_id);
+}
+
+/* Text that comes out as a placeholder can only be that of a vocabulary in which it is no control token. */
+static int check_placeholders(const struct cygnet_info *i, const struct chat_rendered *r, const struct tok_ids *ids, struct err *e) {
+  size_t written = 0, found = 0;
+  bool special = false;
+  for (int k = 0; k < r->n_segments; k++) {
+    written += is_media_id(i, r->segments[k].id);
+    special |= r->segments[k].special;
+  }
+  for (size_t k = 0; k < ids->n; k++) found += is_media_id(i, ids->v[k]);
+  if (special || found == written) return 0;
+  return err_set(e, ERR_UNSUPPORTED, "messages: expected no text that is a placeholder of pictures or sound in this model's vocabulary");
 }
 
 static json_t *load_argument(const char *text, const char *what, struct err *e) {
@@ -69,16 +98,28 @@ int cygnet_render(const struct cygnet *c, const char *messages_json, const char 
                   size_t *n_ids, char **text, int *thought, struct cygnet_error *e) {
   struct err err = {0};
   json_t *messages = NULL, *tools = NULL, *options = NULL;
-  struct chat_options o = {.template = c->chat_template};
+  struct cygnet_info info;
+  cygnet_info(c, &info);
+  const struct chat_wrapping image = {c->config.boi, info.image_id, c->config.eoi, c->config.family == FAMILY_GEMMA3},
+                             audio = {c->config.boa, info.audio_id, c->config.eoa, false};
+  struct render_options o = {.chat = {.template = c->chat_template,
+                                      .image = info.vision && info.image_id >= 0 ? &image : NULL,
+                                      .audio = info.audio && info.audio_id >= 0 ? &audio : NULL}};
   struct chat_rendered rendered = {0};
+  struct tok_ids out = {0};
   int rc = -1;
   if (!(messages = load_argument(messages_json, "messages", &err))) goto done;
   if (tools_json && !(tools = load_argument(tools_json, "tools", &err))) goto done;
   if (options_json && !(options = load_argument(options_json, "options", &err))) goto done;
-  if (read_chat_options(options, &o, &err)) goto done;
-  if (chat_render(c->tok, messages, tools, &o, &rendered, &err)) goto done;
-  struct tok_ids out = {0};
+  if (read_render_options(options, &o, &err)) goto done;
+  if (o.raw ? chat_raw(c->tok, messages, o.special, &o.chat, &rendered, &err)
+            : chat_render(c->tok, messages, tools, &o.chat, &rendered, &err))
+    goto done;
   chat_ids(c->tok, &rendered, &out);
+  if (check_placeholders(&info, &rendered, &out, &err)) {
+    tok_ids_free(&out);
+    goto done;
+  }
   give_ids(&out, ids, n_ids);
   if (text) {
     struct buf b;

@@ -14,9 +14,18 @@
 
 /* ---- life ----------------------------------------------------------------------------------------------------------------- */
 
+/* A checkpoint without a vocabulary can still be asked by ids. */
 static struct tokenizer *open_tokenizer(const struct cygnet *c, const char *path, struct err *e) {
   const struct gguf *g = weights_gguf(c->weights);
-  return g ? tok_from_gguf(g, e) : tok_open(path, e);
+  if (g) return tok_from_gguf(g, e);
+  struct err why = {0};
+  struct tokenizer *t = tok_open(path, &why);
+  if (t || why.code != ERR_NOT_FOUND) {
+    if (!t) *e = why;
+    return t;
+  }
+  log_line(LOG_WARN, "engine", "%s: the model is asked by ids alone, and answers in them", why.msg);
+  return tok_blank(c->config.vocab);
 }
 
 /* Asked for by name, else what the file's own template is, else the family's. */
@@ -48,6 +57,31 @@ static void set_limits(struct cygnet *c) {
   int32_t open = tok_find(c->tok, "<|channel>"), close = tok_find(c->tok, "<channel|>");
   if (tok_is_control(c->tok, open) && tok_is_control(c->tok, close) && MAX(open, close) < l->vocab)
     l->thought_open = open, l->thought_close = close;
+}
+
+/* Which placeholders stand for something, and what they mean to the scheduler and the batch. */
+static void set_media_rules(struct cygnet *c) {
+  const struct model *m = c->model;
+  const struct model_config *mc = &c->config;
+  c->limits.media = (struct media_rules){.image_id = m->vision ? mc->image_id : -1,
+                                         .video_id = m->vision ? mc->video_id : -1,
+                                         .audio_id = m->audio ? mc->audio_id : -1,
+                                         .takes = m->vision || m->audio,
+                                         .cross = config_has_cross(mc),
+                                         .both_ways = {[KV_FULL] = mc->both_ways_full, [KV_SLIDING] = mc->both_ways_sliding},
+                                         .token = config_has_cross(mc) ? mc->image_id : 0, /* Gemma: pad */
+                                         .patches_max = {m->vision ? m->vision->rows_max : 0, m->audio ? m->audio->rows_max : 0},
+                                         .page_rows = c->plan.media_page_rows,
+                                         .names = c->names};
+}
+
+static int open_media(struct cygnet *c, struct err *e) {
+  if (!c->plan.model.media) return 0;
+  if (model_open_media(c->model, c->mmproj ? c->mmproj : c->weights, e) || (c->mmproj && weights_unchanged(c->mmproj, e))) return -1;
+  if (!(c->banks = banks_new(c->plan.media_page_rows, c->plan.media_pages, e)) || !(c->names = names_new(NAMES_MAX, e))) return -1;
+  c->sched.banks = c->banks;
+  c->encode.block = ENCODER_ROWS;
+  return 0;
 }
 
 static int open_samplers(struct cygnet *c, struct err *e) {
@@ -103,18 +137,22 @@ struct cygnet *engine_open(const struct cygnet_options *o, struct err *e) {
   int64_t start_ns = clock_ns();
   mem_big_take_at_once(o->take_memory != 0);
   struct cygnet *c = xcalloc(1, sizeof *c);
+  c->image_pixels = o->image_pixels;
   c->weights = weights_open(o->model, &c->config, e);
   if (!c->weights) goto fail;
+  if (o->mmproj && *o->mmproj && !o->disable_media && !(c->mmproj = weights_open_mmproj(o->mmproj, &c->config, e))) goto fail;
   c->tok = open_tokenizer(c, o->model, e);
   if (!c->tok || choose_template(c, o->chat_template, e)) goto fail;
   c->grammars = grammar_cache_new(c->tok);
   if (o->draft_model && *o->draft_model && o->draft_tokens >= 0 && guess_open_file(&c->guesser, o->draft_model, &c->config, e)) goto fail;
-  if (plan_make_beside(&c->plan, o, &c->config, c->weights, c->guesser.config, c->guesser.weights, e)) goto fail;
+  struct plan_beside beside = {.drafter = c->guesser.config, .drafter_weights = c->guesser.weights, .media_weights = c->mmproj};
+  if (plan_make_beside(&c->plan, o, &c->config, c->weights, &beside, e)) goto fail;
   if (open_cache(c, e)) goto fail;
   c->model = model_open(&c->config, c->weights, &c->plan.model, e);
   if (!c->model || weights_unchanged(c->weights, e)) goto fail;
   set_limits(c);
-  if (open_steps(c, e) || guess_open(c, e)) goto fail;
+  if (open_steps(c, e) || open_media(c, e) || guess_open(c, e)) goto fail;
+  set_media_rules(c);
   if (o->draft_tokens >= 0) c->draft_tokens = MIN(o->draft_tokens ? o->draft_tokens : ENGINE_DRAFT_TOKENS, DRAFT_TOKENS_MAX);
   c->worth_from_ms = 1;
   buf_init(&c->piece, 0);
@@ -146,6 +184,7 @@ void engine_close(struct cygnet *c) {
     sched_remove(&c->sched, r);
     request_delete(r);
   }
+  if (c->banks) encode_settle(c, true);
   for (int i = 0; i < c->n_sayers; i++) say_scratch_free(&c->sayers[i]);
   free(c->sayers);
   free(c->samples);
@@ -156,11 +195,14 @@ void engine_close(struct cygnet *c) {
   batch_free(&c->batch);
   sched_free(&c->sched);
   radix_delete(c->radix);
+  banks_delete(c->banks);
+  names_delete(c->names);
   guess_close(&c->guesser);
   model_close(c->model);
   kv_delete(c->kv);
   grammar_cache_delete(c->grammars);
   tok_close(c->tok);
+  weights_close(c->mmproj);
   weights_close(c->weights);
   free(c);
 }
@@ -228,6 +270,9 @@ bool engine_next_event(struct cygnet *c, struct cygnet_event *ev) {
                               .reasoning_tokens = r->n_reasoning,
                               .prompt_tokens = r->n_prompt,
                               .cached_tokens = MAX(0, r->n_cached),
+                              .n_media = r->n_spans,
+                              .n_media_cached = r->n_media_cached,
+                              .encode_ms = r->encode_ms,
                               .n_retractions = r->n_retracted,
                               .completion_tokens = r->n_tokens - r->n_prompt,
                               .queue_ms = ms_between(r->arrived_ns, r->started_ns ? r->started_ns : clock_ns()),
@@ -263,10 +308,25 @@ static struct request *find_request(const struct request_list *l, uint64_t numbe
   return r;
 }
 
+struct request *engine_find(struct cygnet *c, uint64_t number) {
+  struct request *r = find_request(&c->sched.running, number);
+  return r ? r : find_request(&c->sched.waiting, number);
+}
+
+void engine_fail_bank(struct cygnet *c, int32_t entry, const char *what) {
+  for (struct request *r = c->sched.running.first, *next; r; r = next) {
+    next = r->next;
+    int i = 0;
+    while (i < r->n_banks && r->banks[i].entry != entry) i++;
+    if (i == r->n_banks) continue;
+    err_set(&r->error, ERR_INTERNAL, "position %d: %s", r->banks[i].from, what);
+    finish(c, r, CYGNET_FINISH_ERROR);
+  }
+}
+
 void engine_abort(struct cygnet *c, uint64_t number) {
   settle(c);
-  struct request *r = find_request(&c->sched.running, number);
-  if (!r) r = find_request(&c->sched.waiting, number);
+  struct request *r = engine_find(c, number);
   if (!r) return;
   finish(c, r, CYGNET_FINISH_ABORT);
   c->has_news = true;
@@ -275,6 +335,7 @@ void engine_abort(struct cygnet *c, uint64_t number) {
 bool engine_flush(struct cygnet *c) {
   if (c->sched.running.n || c->sched.waiting.n) return false;
   if (c->radix) radix_flush(c->radix);
+  if (c->banks) banks_flush(c->banks);
   return true;
 }
 
@@ -296,12 +357,21 @@ static bool wants_hidden(const struct request *r) { return r->on_hidden && r->n_
 static void tap_hidden(void *ctx, const char *name, int layer, int row, const float *x, int cols) {
   struct cygnet *c = ctx;
   if (strcmp(name, "embed") && strcmp(name, "layer_out")) return;
-  const struct request *r = c->sched.picks[c->batch.seq[row]].r;
+  const struct sched_pick *p = &c->sched.picks[c->batch.seq[row]];
+  const struct request *r = p->r;
   int pos = c->batch.pos[row];
-  if (!r->on_hidden || pos < r->n_reported || pos >= r->n_prompt) return;
+  if (!r->on_hidden || pos < r->n_reported || pos >= r->n_prompt || pos >= p->first + p->n - p->n_late) return;
   guard(false); /* the callback may do as it likes */
   r->on_hidden(r->callback_ctx, layer + 1, pos, x, cols);
   guard(true);
+}
+
+/* Also in a step without rows: those who were let in may have to wait for an encoder first. */
+static void copy_pages(struct cygnet *c) {
+  for (int i = 0; i < c->sched.n_copies; i++) {
+    const struct kv_copy *copy = &c->sched.copies[i];
+    c->model->attn_ops->copy_page(c->model->attn, copy->kind, copy->from, copy->to);
+  }
 }
 
 static struct tensor forward(struct cygnet *c) {
@@ -311,11 +381,7 @@ static struct tensor forward(struct cygnet *c) {
   for (int i = 0; i < c->sched.n_picks; i++)
     if (wants_hidden(c->sched.picks[i].r)) m->tap = tap_hidden, m->tap_ctx = c;
   guard(true);
-  for (int i = 0; i < c->sched.n_copies; i++) {
-    const struct kv_copy *copy = &c->sched.copies[i];
-    m->attn_ops->copy_page(m->attn, copy->kind, copy->from, copy->to);
-  }
-  batch_build(&c->batch, c->kv, c->sched.picks, c->sched.n_picks);
+  batch_build(&c->batch, c->kv, (struct batch_media){&c->limits.media, c->banks}, c->sched.picks, c->sched.n_picks);
   struct tensor logits = graph_forward(c->graph, m, &c->batch);
   guard(false);
   m->tap = tap;
@@ -327,11 +393,12 @@ static void fail_not_a_number(struct request *r, int position) {
   err_set(&r->error, ERR_INTERNAL, "position %d: the model computed logits that are no finite numbers", position);
 }
 
-/* Prompt rows to their callback. False: the request must end. */
-static bool report_logits(const struct cygnet *c, struct request *r, const struct tensor *logits, int first_out, int n_out) {
+/* Prompt rows to their callback: n_out rows of logits from first_out on, of positions from `first` on. False: the request must end. */
+static bool report_logits(const struct cygnet *c, struct request *r, int first, int first_out, int n_out) {
+  const struct tensor *logits = &c->logits;
   int vocab = c->config.vocab;
   for (int i = 0; i < n_out; i++) {
-    int pos = r->n_computed - n_out + i;
+    int pos = first + i;
     if (!r->on_logits || pos < r->n_reported || pos >= r->n_prompt) continue;
     const float *row = tensor_row(logits, first_out + i);
     bool not_finite = false;
@@ -438,13 +505,13 @@ static struct engine_sample *add_sample(struct cygnet *c, int *n_samples, int *n
   return s;
 }
 
-/* Of n_out rows of logits from first_out on, which end at the last computed one: those that say how probable the next prompt token was, and
- * the one to choose the next token from. */
-static void collect_prompt(struct cygnet *c, struct request *r, int first_out, int n_out, int *n_samples, int *n_said) {
+/* Of n_out rows of logits from first_out on, of positions from `first` on: those that say how probable the next prompt token was, and the one to choose
+ * the next token from. */
+static void collect_prompt(struct cygnet *c, struct request *r, int first, int first_out, int n_out, int *n_samples, int *n_said) {
   int wanted_from = r->prompt_tokens ? request_wanted_from(r) : r->n_prompt;
   for (int i = 0; i < n_out; i++) {
-    int next = r->n_computed - n_out + i + 1; /* position of the token that the row speaks of */
-    bool of_prompt = next > wanted_from && next < r->n_prompt && next >= r->prompt_logprobs_from;
+    int next = first + i + 1; /* position of the token that the row speaks of */
+    bool of_prompt = next > wanted_from && next < r->n_prompt && next >= r->prompt_logprobs_from && !request_span_at(r, next);
     if (!of_prompt && !(next == r->n_tokens && request_samples(r))) continue;
     struct say_rows rows = {.r = r, .n_rows = 1, .n_out = 1, .first_out = first_out + i};
     add_sample(c, n_samples, n_said, &rows)->prompt_token = of_prompt ? next : 0;
@@ -470,9 +537,10 @@ static int settle_rows(struct cygnet *c) {
       collect_decoding(c, &p, at, &n_samples, &n_said);
       continue;
     }
-    bool ok = report_logits(c, r, &c->logits, at, p.n_out);
-    if (ok) collect_prompt(c, r, at, p.n_out, &n_samples, &n_said);
-    if (r->on_logits || r->on_hidden || r->prompt_tokens) r->n_reported = MAX(r->n_reported, MIN(r->n_computed, r->n_prompt));
+    int end = p.first + p.n - p.n_late;
+    bool ok = report_logits(c, r, end - p.n_out, at, p.n_out);
+    if (ok) collect_prompt(c, r, end - p.n_out, at, p.n_out, &n_samples, &n_said);
+    if (r->on_logits || r->on_hidden || r->prompt_tokens) r->n_reported = MAX(r->n_reported, MIN(end, r->n_prompt));
     if (!ok) finish(c, r, CYGNET_FINISH_ERROR);
   }
   return n_samples;
@@ -533,15 +601,24 @@ static void check_step(const struct cygnet *c) {
 #endif
 }
 
-bool engine_step(struct cygnet *c) {
-  settle(c);
-  bool news = c->has_news;
-  c->has_news = false;
-  guess_offer(c);
-  if (sched_next(&c->sched) == 0) return news;
-  c->stats.n_steps++;
+/* Units of encoders, as long as prompt rows would be given. */
+static bool encode_some(struct cygnet *c, int64_t start_ns, bool beside_decoding) {
+  double aim = beside_decoding ? MAX((double)c->plan.step_ms, 2 * c->decode_ms) : c->plan.step_ms;
+  if (!c->banks) return false;
+  for (int n = 0;; n++) {
+    if (n > 0 && clock_ms_since(start_ns) + c->unit_ms > aim) return true;
+    int64_t unit_ns = clock_ns();
+    if (!encode_unit(c)) return n > 0;
+    average(&c->unit_ms, clock_ms_since(unit_ns));
+    if (c->plan.step_ms == 0) return true;
+  }
+}
+
+/* The rows of the step that was put together. Whether anybody decodes. */
+static bool compute(struct cygnet *c) {
   int64_t start_ns = clock_ns();
   struct step_rows n = {0};
+  c->stats.n_steps++;
   for (int i = 0; i < c->sched.n_picks; i++) {
     const struct sched_pick *p = &c->sched.picks[i];
     if (!p->r->started_ns) p->r->started_ns = start_ns;
@@ -555,6 +632,25 @@ bool engine_step(struct cygnet *c) {
               n_samples);
   settle_samples(c, n_samples);
   measure_pace(c, start_ns, &n);
+  return n.n_decoding > 0;
+}
+
+bool engine_step(struct cygnet *c) {
+  settle(c);
+  bool news = c->has_news;
+  c->has_news = false;
+  if (c->banks) encode_settle(c, false);
+  guess_offer(c);
+  int64_t start_ns = clock_ns();
+  bool has_rows = sched_next(&c->sched) > 0;
+  copy_pages(c);
+  for (struct request *r = c->sched.running.first; r; r = r->next) /* encoding is a part of the prompt's time */
+    if (r->n_spans && !r->started_ns) r->started_ns = start_ns;
+  bool decodes = has_rows && compute(c), encoded = encode_some(c, start_ns, decodes);
+  if (!has_rows && !encoded) {
+    CHECK(c->sched.running.n + c->sched.waiting.n == 0); /* somebody would wait for ever */
+    return news;
+  }
   check_step(c);
   return true;
 }

@@ -20,7 +20,8 @@ struct graph {
   struct batch *b;
   int rows_max, n_buckets;
   struct graph_stats stats;
-  struct record *records[]; /* [n_buckets]; without launches: not recorded yet */
+  int n_roads;              /* records of a bucket: without cross-attention, and with it where the model has some */
+  struct record *records[]; /* [n_buckets, n_roads]; without launches: not recorded yet */
 };
 
 int graph_bucket(int n_rows, int rows_max) {
@@ -36,12 +37,14 @@ static int bucket_index(int bucket) {
 
 static int bucket_count(int rows_max) { return bucket_index(rows_max) + 1; }
 
+static int road_count(const struct model_config *c) { return config_has_cross(c) ? 2 : 1; }
+
 static int launches_max(const struct model_config *c) { return c->n_layers * LAUNCHES_PER_LAYER + LAUNCHES_BESIDE; }
 static size_t ctx_bytes_max(const struct model_config *c) { return (size_t)launches_max(c) * CTX_BYTES_EACH; }
 
 size_t graph_bytes(const struct model_config *c, int rows_max) {
   if (rows_max < 1) return 0;
-  size_t n = (size_t)bucket_count(rows_max);
+  size_t n = (size_t)(bucket_count(rows_max) * road_count(c));
   return sizeof(struct graph) + n * (sizeof(struct record *) + align_up(record_bytes(launches_max(c), ctx_bytes_max(c)), 4096));
 }
 
@@ -50,12 +53,13 @@ struct graph *graph_new(struct model *m, struct batch *b, int rows_max, struct e
   const int capacities[] = {b->rows_max, b->out_max, p->rows_max, p->out_max};
   for (size_t i = 0; i < ARRAY_LEN(capacities); i++) rows_max = MIN(rows_max, capacities[i]);
   CHECK(rows_max >= 1);
-  int n = bucket_count(rows_max);
+  int n_roads = road_count(&m->config), n = bucket_count(rows_max) * n_roads;
   struct graph *g = xcalloc(1, sizeof *g + (size_t)n * sizeof g->records[0]);
   g->m = m;
   g->b = b;
   g->rows_max = rows_max;
-  g->n_buckets = n;
+  g->n_buckets = n / n_roads;
+  g->n_roads = n_roads;
   for (int i = 0; i < n; i++) {
     g->records[i] = record_new(launches_max(&m->config), ctx_bytes_max(&m->config), e);
     if (!g->records[i]) {
@@ -68,7 +72,7 @@ struct graph *graph_new(struct model *m, struct batch *b, int rows_max, struct e
 
 void graph_delete(struct graph *g) {
   if (!g) return;
-  for (int i = 0; i < g->n_buckets; i++) record_delete(g->records[i]);
+  for (int i = 0; i < g->n_buckets * g->n_roads; i++) record_delete(g->records[i]);
   free(g);
 }
 
@@ -76,8 +80,8 @@ struct graph_stats graph_stats(const struct graph *g) {
   return g->stats;
 }
 
-/* Every row wants its logits. */
-static bool is_decoding(const struct batch *b) { return b->n_rows == b->n_out; /* ascending, so out[i] is i */ }
+/* Every row is a token and wants its logits. */
+static bool is_decoding(const struct batch *b) { return b->n_rows == b->n_out /* ascending, so out[i] is i */ && b->n_soft == 0; }
 
 /* Rows [b->n_rows, n_rows) see nothing, write nowhere, and belong to no sequence. */
 static void pad(struct batch *b, int n_rows) {
@@ -85,10 +89,10 @@ static void pad(struct batch *b, int n_rows) {
     b->token[r] = b->pos[r] = 0;
     b->seq[r] = 0;
     b->out[r] = r;
-    for (int k = 0; k < KV_KINDS; k++) {
-      b->lo[k][r] = b->hi[k][r] = 0;
-      b->slot[k][r] = 0;
-    }
+    if (b->soft) b->soft[r] = -1;
+    for (int k = 0; k < BATCH_KINDS; k++)
+      if (b->lo[k]) b->lo[k][r] = b->hi[k][r] = 0;
+    for (int k = 0; k < KV_KINDS; k++) b->slot[k][r] = 0;
   }
   b->n_rows = b->n_out = n_rows;
 }
@@ -97,8 +101,9 @@ struct tensor graph_forward(struct graph *g, struct model *m, struct batch *b) {
   int bucket = g && !m->tap && is_decoding(b) ? graph_bucket(b->n_rows, g->rows_max) : 0;
   if (!bucket) return model_forward(m, b);
   CHECK(m == g->m && b == g->b);
+  CHECK(b->n_cross == 0 || g->n_roads == 2);
   struct workers *w = m->dev->workers;
-  struct record *r = g->records[bucket_index(bucket)];
+  struct record *r = g->records[bucket_index(bucket) * g->n_roads + (b->n_cross > 0)];
   int n_live = b->n_rows;
   pad(b, bucket);
   if (record_launches(r) == 0) {

@@ -132,13 +132,15 @@ static void run_round(struct cygnet *c, int n_most) {
 
 /* ---- the whole --------------------------------------------------------------------------------------------------------------- */
 
-/* From r's own tokens. */
+/* From r's own tokens; none is a row of a picture. */
 static int look_up(struct request *r, int n) {
   int n_known = r->n_tokens + r->n_forced;
   if (n <= 0 || (!r->draft.last && draft_init(&r->draft, n_known + n_known / 2, NULL))) return 0;
   request_reserve(r, n_known);
   memcpy(r->tokens + r->n_tokens, r->ahead, (size_t)r->n_forced * sizeof *r->tokens);
-  return draft_next(&r->draft, r->tokens, n_known, n, r->ahead + r->n_forced);
+  int n_found = draft_next(&r->draft, r->tokens, n_known, n, r->ahead + r->n_forced), n_text = 0;
+  while (n_text < n_found && r->ahead[r->n_forced + n_text] >= 0) n_text++;
+  return n_text;
 }
 
 /* How many guesses r wants of the drafter instead of the n_found that its own tokens gave. */

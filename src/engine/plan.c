@@ -11,6 +11,8 @@
  *   sliding   max_running windows, and the prompt rows of one step: all that can be alive at once, however long the sequences are; and with
  *             a prefix cache PLAN_RESUME_EACH windows more per running request and PLAN_RESUME_LEAST at least, of places to go on from
  * What nobody holds is the prefix cache's; it has no share of its own.
+ * The store of what encoders made of pictures and sounds (rows, or banks of keys and values) holds the greatest one at least; beside it an ordinary one for
+ * each running request at best, and PLAN_MEDIA_LEAST, PLAN_MEDIA_ROWS. --media-mem says another size.
  *
  * Worst cases are counted that hardly ever come: logits of all places of a batch, every sampling thread's whole vocabulary. So the resident
  * size stays some percent below the plan.
@@ -37,6 +39,10 @@ enum {
   PLAN_RESUME_LEAST = 16, /* windows of resume points, whatever the number of requests: of one user's long chat */
   PLAN_RESUME_EACH = 1,   /* windows of resume points per running request */
   PLAN_STEP_MS_MOST = 600000,
+  PLAN_MEDIA_PAGE_ROWS = 16, /* of the store of soft rows */
+  PLAN_MEDIA_LEAST = 16,     /* ordinary pictures beside the greatest one: of one user's long chat */
+  PLAN_MEDIA_ROWS = 16384,   /* soft rows beside the greatest medium, if the context holds as many: of one long prompt */
+  PLAN_MEDIA_PAGES_MOST = 1 << 26,
   PLAN_STEPS = 256,       /* sizes tried between least and best */
   PLAN_SAMPLE_BYTES = 44, /* per id of the vocabulary and sampling thread */
 };
@@ -108,6 +114,18 @@ static int read_options(struct plan *p, const struct cygnet_options *o, const st
   return 0;
 }
 
+/* Encoders that are opened, and how wide a step must be that no picture is cut. */
+static void read_media(struct plan *p, const struct cygnet_options *o, const struct model_config *c) {
+  struct model_plan *m = &p->model;
+  struct sched_config *s = &p->sched;
+  m->media = !o->disable_media && (encoder_ops_for(c, MEDIA_IMAGE) || encoder_ops_for(c, MEDIA_AUDIO));
+  s->step_tokens = s->chunk_tokens;
+  if (!m->media) return;
+  if (c->both_ways_full || c->both_ways_sliding) s->step_tokens = MAX(s->step_tokens, media_tokens_max(c, MEDIA_IMAGE));
+  p->encoder_scratch_bytes = encoder_scratch_bytes(c, MEDIA_IMAGE) + encoder_scratch_bytes(c, MEDIA_AUDIO);
+  p->media_page_rows = config_has_cross(c) ? m->page_tokens : PLAN_MEDIA_PAGE_ROWS;
+}
+
 /* ---- sizes -------------------------------------------------------------------------------------------------------------------- */
 
 /* Bytes of one tensor in memory: n_matrices of the same size as the instruction set wants them, in the type that they are computed in. */
@@ -120,6 +138,33 @@ static size_t matrix_bytes(const struct kern *kern, const struct weight_entry *f
   return (size_t)n_matrices * align_up(gemm_packed_bytes(kern, &t), 64);
 }
 
+static bool is_encoder_name(const char *name) { return !strncmp(name, "v.", 2) || !strncmp(name, "a.", 2) || !strncmp(name, "mm.", 3); }
+
+/* The same for encoders; kernels of convolutions count as matrices, tables of positions are read from the file. */
+static size_t encoders_in_memory(const struct plan *p, const struct kern *kern, const struct weights *w, size_t *lookup_bytes) {
+  size_t n_bytes = 0;
+  for (size_t i = 0; i < weights_count(w) && p->model.media; i++) {
+    struct weight_entry f = weights_at(w, i);
+    if (!f.gguf_name || f.dtype == DTYPE_NONE || !is_encoder_name(f.gguf_name)) continue;
+    if (strstr(f.gguf_name, "position_embd.weight")) {
+      *lookup_bytes += f.n_bytes;
+      continue;
+    }
+    int64_t n = 1;
+    for (int d = 0; d < f.n_dims; d++) n *= f.shape[d];
+    if (f.n_dims < 2) {
+      n_bytes += align_up((size_t)n * sizeof(float), 64);
+      continue;
+    }
+    struct weight_entry flat = f;
+    flat.n_dims = 2;
+    flat.shape[1] = n / MAX(f.shape[0], 1);
+    size_t here = matrix_bytes(kern, &flat, weights_type(f.gguf_name, f.dtype, flat.shape[1], p->model.quant), 1);
+    n_bytes += here ? here : f.n_bytes;
+  }
+  return n_bytes;
+}
+
 /* Matrices are packed, or quantised, or used where they are in the file; vectors are converted to float32. Tables of which only rows are looked up
  * take no memory of their own. */
 static size_t weights_in_memory(const struct plan *p, const struct kern *kern, const struct weights *w, size_t *lookup_bytes) {
@@ -128,7 +173,7 @@ static size_t weights_in_memory(const struct plan *p, const struct kern *kern, c
   for (size_t i = 0; i < weights_count(w); i++) {
     struct weight_entry f = weights_at(w, i);
     const char *name = f.gguf_name;
-    if (f.skipped || !name || f.dtype == DTYPE_NONE) continue;
+    if (f.skipped || !name || f.dtype == DTYPE_NONE || is_encoder_name(name)) continue;
     if (!strcmp(name, "per_layer_token_embd.weight")) {
       *lookup_bytes += f.n_bytes;
       continue;
@@ -164,7 +209,7 @@ static struct attn_config attn_config_of(const struct plan *p, const struct sizi
                               .n_layers = z->n_layers,
                               .kv_dtype = m->kv_dtype,
                               .page_tokens = m->page_tokens,
-                              .n_pages = {m->n_pages[KV_FULL], m->n_pages[KV_SLIDING]},
+                              .n_pages = {m->n_pages[KV_FULL], m->n_pages[KV_SLIDING], m->n_pages[BATCH_CROSS]},
                               .rows_max = m->rows_max,
                               .seqs_max = m->seqs_max,
                               .tokens_max = m->tokens_max,
@@ -174,7 +219,7 @@ static struct attn_config attn_config_of(const struct plan *p, const struct sizi
 
 /* Of the sliding pool: two whole steps and a window, when a sequence can be longer than that; and all that can be alive at once. */
 static void size_sliding(struct plan *p, const struct sizing *z, int64_t *least, int64_t *best) {
-  int page = p->model.page_tokens, chunk = p->sched.chunk_tokens, running = p->sched.max_running;
+  int page = p->model.page_tokens, chunk = p->sched.step_tokens, running = p->sched.max_running;
   int one = kv_pages_for(z->probe, p->ctx_tokens, chunk).pages[KV_SLIDING],
       window = kv_pages_for(z->probe, p->ctx_tokens, 1).pages[KV_SLIDING];
   *least = *best = one;
@@ -190,15 +235,27 @@ static void size_sliding(struct plan *p, const struct sizing *z, int64_t *least,
 static int count_resume(const struct plan *p, const struct sizing *z) {
   int window = kv_pages_for(z->probe, p->ctx_tokens, 1).pages[KV_SLIDING], running = p->sched.max_running;
   if (!p->has_prefix_cache || window == 0) return 0;
-  int64_t spare = p->model.n_pages[KV_SLIDING] - (int64_t)running * (window + 1) - div_up(p->sched.chunk_tokens, p->model.page_tokens);
+  int64_t spare = p->model.n_pages[KV_SLIDING] - (int64_t)running * (window + 1) - div_up(p->sched.step_tokens, p->model.page_tokens);
   return spare > 0 ? (int)(spare / window) : 0;
 }
 
+/* Pages of the store for pictures and sounds, i of PLAN_STEPS parts of the way from the least to the best. */
+static int media_pages(const struct plan *p, const struct cygnet_options *o, const struct model_config *c, int i) {
+  int page = p->media_page_rows;
+  if (!p->model.media) return 0;
+  if (o->media_bytes) return (int)MIN(MAX(o->media_bytes / p->media_row_bytes / (size_t)page, 1), PLAN_MEDIA_PAGES_MOST);
+  int most = MAX(media_rows_max(c, MEDIA_IMAGE), media_rows_max(c, MEDIA_AUDIO));
+  int ordinary = config_has_cross(c) ? most / MAX(c->vision.n_tiles, 1) : c->vision.soft_tokens ? MIN(c->vision.soft_tokens, most) : most;
+  int64_t least = div_up(most, page), more = (int64_t)MAX(p->sched.max_running, PLAN_MEDIA_LEAST) * div_up(ordinary, page);
+  if (!config_has_cross(c)) more = MAX(more, div_up(MIN(p->ctx_tokens, PLAN_MEDIA_ROWS), page));
+  return (int)MIN(least + more * i / PLAN_STEPS, PLAN_MEDIA_PAGES_MOST);
+}
+
 /* Give both pools i of PLAN_STEPS parts of what lies between the least and the best, and sum up. */
-static void lay_out(struct plan *p, const struct model_config *c, const struct sizing *z, int i) {
+static void lay_out(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct sizing *z, int i) {
   struct model_plan *m = &p->model;
   int page = m->page_tokens, running = p->sched.max_running;
-  struct kv_short one = kv_pages_for(z->probe, p->ctx_tokens, p->sched.chunk_tokens);
+  struct kv_short one = kv_pages_for(z->probe, p->ctx_tokens, p->sched.step_tokens);
   int64_t least[KV_KINDS], best[KV_KINDS];
   least[KV_FULL] = best[KV_FULL] = one.pages[KV_FULL];
   size_sliding(p, z, &least[KV_SLIDING], &best[KV_SLIDING]);
@@ -207,9 +264,17 @@ static void lay_out(struct plan *p, const struct model_config *c, const struct s
   for (int k = 0; k < KV_KINDS; k++) m->n_pages[k] = (int)MIN(least[k] + (best[k] - least[k]) * i / PLAN_STEPS, INT32_MAX / 4);
   if (z->ratio > 0) m->n_pages[KV_SLIDING] = (int)MAX(least[KV_SLIDING], (int64_t)(z->ratio * m->n_pages[KV_FULL]));
 
+  p->media_pages = media_pages(p, o, c, i);
+  if (config_has_cross(c)) m->n_pages[BATCH_CROSS] = p->media_pages;
+  else m->soft_rows = m->media ? (p->media_pages + 1) * p->media_page_rows : 0;
+
   m->tokens_max = p->ctx_tokens;
-  p->batch = (struct batch_shape){
-      .rows_max = m->rows_max, .seqs_max = m->seqs_max, .out_max = m->out_max, .tokens_max = m->tokens_max, .page_tokens = page};
+  p->batch = (struct batch_shape){.rows_max = m->rows_max,
+                                  .seqs_max = m->seqs_max,
+                                  .out_max = m->out_max,
+                                  .tokens_max = m->tokens_max,
+                                  .page_tokens = page,
+                                  .cross_pages_max = m->n_pages[BATCH_CROSS]};
   struct attn_config ac = attn_config_of(p, z);
   p->kv_bytes = attn_bytes(&ac);
   p->n_resume = count_resume(p, z);
@@ -218,7 +283,8 @@ static void lay_out(struct plan *p, const struct model_config *c, const struct s
   for (int k = 0; k < KV_KINDS; k++) tables += pages_bytes(m->n_pages[k]) + ((size_t)m->n_pages[k] + 1) * sizeof(int);
   size_t recorded = p->has_graph ? graph_bytes(c, running) : 0;
   size_t sampling = (size_t)p->n_samplers * (size_t)c->vocab * PLAN_SAMPLE_BYTES;
-  p->scratch_bytes = model_scratch_bytes(c, m) + batch_bytes(&p->batch) + tables + p->tree_bytes + recorded + sampling + guess_bytes(p);
+  p->scratch_bytes = model_scratch_bytes(c, m) + batch_bytes(&p->batch) + tables + p->tree_bytes + recorded + sampling + guess_bytes(p) +
+                     p->encoder_scratch_bytes + (m->media ? banks_bytes(p->media_pages) + names_bytes(NAMES_MAX) : 0);
 }
 
 static size_t needed(const struct plan *p) {
@@ -231,10 +297,10 @@ static int does_not_fit(const struct plan *p, const struct cygnet_options *o, st
   char h[5][32];
   return err_set(e, ERR_NO_MEMORY,
                  "memory: needs %s at least (weights %s, scratch %s, keys and values of one sequence of %d tokens %s), may use %s%s; "
-                 "lower --ctx, --chunk or --max-running-requests, take --kv-type q8_0, or raise %s",
+                 "lower --ctx, --chunk or --max-running-requests, take --kv-type q8_0%s, or raise %s",
                  mem_human(needed(p), h[0]), mem_human(p->weight_bytes, h[1]), mem_human(p->scratch_bytes, h[2]), p->ctx_tokens,
                  mem_human(p->kv_bytes, h[3]), mem_human(p->budget_bytes, h[4]), o->mem_bytes ? "" : " of what is free",
-                 o->mem_bytes ? "--mem" : "--mem-fraction-static");
+                 p->model.media ? " or --disable-media" : "", o->mem_bytes ? "--mem" : "--mem-fraction-static");
 }
 
 /* A ratio that gives the sliding layers less than they need is refused, not raised in silence. */
@@ -252,7 +318,7 @@ static int check_ratio(const struct plan *p, const struct sizing *z, struct err 
 /* The longest context that fits when the caller named none, then the largest pools. */
 static int share_out(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct sizing *z, struct err *e) {
   for (;;) {
-    lay_out(p, c, z, 0);
+    lay_out(p, o, c, z, 0);
     if (needed(p) <= p->budget_bytes) break;
     if (o->ctx_tokens || p->ctx_tokens / 2 < PLAN_CTX_LEAST) return does_not_fit(p, o, e);
     p->ctx_tokens /= 2;
@@ -261,10 +327,10 @@ static int share_out(struct plan *p, const struct cygnet_options *o, const struc
   int fits = 0, does_not = PLAN_STEPS + 1;
   while (does_not - fits > 1) {
     int i = (fits + does_not) / 2;
-    lay_out(p, c, z, i);
+    lay_out(p, o, c, z, i);
     *(needed(p) <= p->budget_bytes ? &fits : &does_not) = i;
   }
-  lay_out(p, c, z, fits);
+  lay_out(p, o, c, z, fits);
   return check_ratio(p, z, e);
 }
 
@@ -276,7 +342,8 @@ static int sizing_open(struct sizing *z, struct plan *p, const struct cygnet_opt
   struct attn_config ac = attn_config_of(p, z); /* before any size is asked for: those take sound layers for granted */
   if (attn_check(&ac, e)) return -1;
   struct kv_config kc = {.page_tokens = p->model.page_tokens, .seqs_max = 1, .tokens_max = 1};
-  for (int l = 0; l < z->n_layers; l++) kc.n_pages[z->layers[l].kind] = 1;
+  for (int l = 0; l < z->n_layers; l++)
+    if (z->layers[l].kind < KV_KINDS) kc.n_pages[z->layers[l].kind] = 1;
   if (kc.n_pages[KV_SLIDING]) kc.window_tokens = c->window_tokens;
   p->has_prefix_cache = !o->disable_prefix_cache && kc.n_pages[KV_FULL];
   p->has_graph = !o->disable_graph;
@@ -292,17 +359,18 @@ static void sizing_close(struct sizing *z) {
 }
 
 int plan_make(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct weights *w, struct err *e) {
-  return plan_make_beside(p, o, c, w, NULL, NULL, e);
+  return plan_make_beside(p, o, c, w, &(struct plan_beside){0}, e);
 }
 
 int plan_make_beside(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct weights *w,
-                     const struct model_config *drafter, const struct weights *drafter_weights, struct err *e) {
+                     const struct plan_beside *beside, struct err *e) {
   memset(p, 0, sizeof *p);
   if (read_options(p, o, c, e)) return -1;
-  p->model.drafter = drafter;
+  read_media(p, o, c);
+  p->model.drafter = beside->drafter;
   struct model_plan *m = &p->model;
   struct sched_config *s = &p->sched;
-  m->rows_max = s->rows_max = s->chunk_tokens + s->max_running;
+  m->rows_max = s->rows_max = s->step_tokens + s->max_running;
   m->out_max = s->out_max = MIN(MAX(s->max_running, PLAN_OUT_ROWS), m->rows_max);
   m->seqs_max = s->max_running;
   m->tokens_max = p->ctx_tokens;
@@ -317,12 +385,15 @@ int plan_make_beside(struct plan *p, const struct cygnet_options *o, const struc
   if (!failed) {
     p->n_samplers = MIN(s->max_running, workers_count(z.workers));
     size_t ignored;
-    p->drafter_bytes = drafter ? weights_in_memory(p, z.kern, drafter_weights, &ignored) : 0;
+    p->drafter_bytes = beside->drafter ? weights_in_memory(p, z.kern, beside->drafter_weights, &ignored) : 0;
     p->weight_bytes = weights_in_memory(p, z.kern, w, &p->lookup_bytes) + p->drafter_bytes;
+    p->encoder_weight_bytes = encoders_in_memory(p, z.kern, beside->media_weights ? beside->media_weights : w, &p->lookup_bytes);
+    p->weight_bytes += p->encoder_weight_bytes;
     for (int l = 0; l < z.n_layers; l++) {
       const struct attn_layer *y = &z.layers[l];
       if (y->owner == l) p->token_bytes[y->kind] += attn_slot_bytes(m->kv_dtype, y->n_kv, y->head_dim);
     }
+    if (m->media) p->media_row_bytes = config_has_cross(c) ? p->token_bytes[BATCH_CROSS] : (size_t)c->hidden * sizeof(float);
     failed = share_out(p, o, c, &z, e);
   }
   sizing_close(&z);
@@ -357,6 +428,13 @@ void plan_print(const struct plan *p, const struct model_config *c, struct buf *
   if (!p->has_prefix_cache) buf_printf(out, "prefix cache       off\n");
   else if (sliding) buf_printf(out, "prefix cache       up to %lld tokens, room to go on from %d places when all run\n", full, p->n_resume);
   else buf_printf(out, "prefix cache       up to %lld tokens\n", full);
+  if (m->media) {
+    size_t n_rows = (size_t)p->media_pages * (size_t)p->media_page_rows;
+    buf_printf(out, "pictures, sound    %s of the %s for %zu rows", mem_human(n_rows * p->media_row_bytes, h[0]),
+               config_has_cross(c) ? "keys and values" : "scratch", n_rows);
+    buf_printf(out, "; encoders %s of the weights, %s of the scratch\n", mem_human(p->encoder_weight_bytes, h[1]),
+               mem_human(p->encoder_scratch_bytes, h[2]));
+  }
   buf_printf(out, "scratch            %s\n", mem_human(p->scratch_bytes, h[0]));
   buf_printf(out, "together           %s", mem_human(needed(p), h[0]));
   if (p->budget_bytes != SIZE_MAX) buf_printf(out, " of %s", mem_human(p->budget_bytes, h[1]));

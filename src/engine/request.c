@@ -13,21 +13,69 @@
 
 /* ---- checks ----------------------------------------------------------------------------------------------------------------- */
 
-static int check_prompt(const struct cygnet_request *from, const struct request_limits *limits, struct err *e) {
+static const char *const kind_names[] = {[MEDIA_IMAGE] = "picture", [MEDIA_FRAME] = "video frame", [MEDIA_AUDIO] = "sound"};
+
+static const struct media *medium_at(const struct cygnet_request *from, size_t i) { return (const struct media *)from->media[i]; }
+
+/* The kind that id stands for; -1: it is text. */
+static int placeholder_kind(const struct media_rules *m, int32_t id) {
+  if (id < 0 || !m->takes) return -1;
+  return id == m->image_id ? MEDIA_IMAGE : id == m->video_id ? MEDIA_FRAME : id == m->audio_id ? MEDIA_AUDIO : -1;
+}
+
+static int check_medium(const struct media_rules *rules, const struct media *m, size_t i, struct err *e) {
+  int most = rules->patches_max[m->kind == MEDIA_AUDIO];
+  if (m->n_tokens < 1 || m->n_rows < 1 || (rules->cross && m->n_tokens != 1) || (!rules->cross && m->n_rows != m->n_tokens) ||
+      m->n_patches < 1 || m->n_patches > most)
+    return err_set(e, ERR_BAD_INPUT, "media[%zu]: expected a %s made for this model, found one of %d rows from %d patches", i,
+                   kind_names[m->kind], m->n_rows, m->n_patches);
+  return 0;
+}
+
+/* One placeholder for each medium, of its kind and in order. *n_prompt: tokens of the prompt with all rows. */
+static int check_media(const struct cygnet_request *from, const struct media_rules *rules, size_t *n_prompt, struct err *e) {
+  size_t n_media = 0;
+  *n_prompt = from->n_prompt;
+  if (from->n_media && !from->media) return err_set(e, ERR_BAD_INPUT, "media: expected %zu, found none", from->n_media);
+  if (from->n_media > REQUEST_MEDIA_MAX)
+    return err_set(e, ERR_BAD_INPUT, "media: expected at most %d, found %zu", REQUEST_MEDIA_MAX, from->n_media);
+  if (from->n_media && !rules->takes) return err_set(e, ERR_BAD_INPUT, "media: this model takes neither pictures nor sound");
+  for (size_t i = 0; i < from->n_prompt; i++) {
+    int kind = placeholder_kind(rules, from->prompt[i]);
+    if (kind < 0) continue;
+    if (n_media == from->n_media)
+      return err_set(e, ERR_BAD_INPUT, "prompt[%zu]: the place of a %s (id %d), and the request has %zu pictures and sounds only", i,
+                     kind_names[kind], from->prompt[i], n_media);
+    const struct media *m = medium_at(from, n_media);
+    if (!m) return err_set(e, ERR_BAD_INPUT, "media[%zu]: expected a %s, found none", n_media, kind_names[kind]);
+    if ((int)m->kind != kind)
+      return err_set(e, ERR_BAD_INPUT, "prompt[%zu]: the place of a %s (id %d), and media[%zu] is a %s", i, kind_names[kind],
+                     from->prompt[i], n_media, kind_names[m->kind]);
+    if (check_medium(rules, m, n_media, e)) return -1;
+    *n_prompt += (size_t)m->n_tokens - 1;
+    n_media++;
+  }
+  if (n_media == from->n_media) return 0;
+  return err_set(e, ERR_BAD_INPUT, "media: %zu are given, and the prompt has places for %zu", from->n_media, n_media);
+}
+
+static int check_prompt(const struct cygnet_request *from, const struct request_limits *limits, size_t *n_prompt, struct err *e) {
   int ctx = limits->ctx_tokens;
   if (from->n_prompt == 0 || !from->prompt) return err_set(e, ERR_BAD_INPUT, "prompt: expected 1 token or more, found none");
+  if (check_media(from, &limits->media, n_prompt, e)) return -1;
   if (from->max_tokens < -1)
     return err_set(e, ERR_BAD_INPUT, "max_tokens: expected 0 or more, or -1 for as many as fit, found %d", from->max_tokens);
-  if (from->n_prompt > (size_t)ctx) return err_set(e, ERR_BAD_INPUT, "prompt: has %zu tokens, the context holds %d", from->n_prompt, ctx);
-  if (from->n_prompt == (size_t)ctx && from->max_tokens != 0)
-    return err_set(e, ERR_BAD_INPUT, "prompt: has %zu tokens, the context holds %d and needs room for an answer", from->n_prompt, ctx);
+  const char *rows = from->n_media ? ", rows of pictures and sounds included" : "";
+  if (*n_prompt > (size_t)ctx) return err_set(e, ERR_BAD_INPUT, "prompt: has %zu tokens%s, the context holds %d", *n_prompt, rows, ctx);
+  if (*n_prompt == (size_t)ctx && from->max_tokens != 0)
+    return err_set(e, ERR_BAD_INPUT, "prompt: has %zu tokens%s, the context holds %d and needs room for an answer", *n_prompt, rows, ctx);
   for (size_t i = 0; i < from->n_prompt; i++)
-    if (from->prompt[i] < 0 || from->prompt[i] >= limits->vocab)
+    if ((from->prompt[i] < 0 || from->prompt[i] >= limits->vocab) && placeholder_kind(&limits->media, from->prompt[i]) < 0)
       return err_set(e, ERR_BAD_INPUT, "prompt[%zu]: expected an id from 0 to %d, found %d", i, limits->vocab - 1, from->prompt[i]);
   return 0;
 }
 
-static int check_counts(const struct cygnet_request *from, struct err *e) {
+static int check_counts(const struct cygnet_request *from, size_t n_prompt, struct err *e) {
   if (from->n_stop > STOP_STRINGS_MAX)
     return err_set(e, ERR_BAD_INPUT, "stop: expected at most %d strings, found %zu", STOP_STRINGS_MAX, from->n_stop);
   if (from->n_stop_ids > REQUEST_STOP_IDS_MAX)
@@ -36,8 +84,8 @@ static int check_counts(const struct cygnet_request *from, struct err *e) {
     return err_set(e, ERR_BAD_INPUT, "logit_bias: expected at most %d entries, found %zu", SAMPLE_BIAS_MAX, from->sampling.n_bias);
   if (from->logprobs < 0 || from->logprobs > 1 + SAMPLE_TOP_MAX)
     return err_set(e, ERR_BAD_INPUT, "top_logprobs: expected 0 to %d, found %d", SAMPLE_TOP_MAX, from->logprobs - 1);
-  if (from->prompt_logprobs < 0 || (size_t)from->prompt_logprobs > from->n_prompt)
-    return err_set(e, ERR_BAD_INPUT, "prompt_logprobs: expected to begin at token 0 to %zu of the prompt, found %d", from->n_prompt - 1,
+  if (from->prompt_logprobs < 0 || (size_t)from->prompt_logprobs > n_prompt)
+    return err_set(e, ERR_BAD_INPUT, "prompt_logprobs: expected to begin at token 0 to %zu of the prompt, found %d", n_prompt - 1,
                    from->prompt_logprobs - 1);
   if (from->marks && from->show_special)
     return err_set(e, ERR_BAD_INPUT, "marks: expected control tokens beside the text or in it, found show_special too");
@@ -118,22 +166,125 @@ static void set_prompt_logprobs(struct request *r, const struct cygnet_request *
   r->prompt_tokens = xcalloc(n, sizeof *r->prompt_tokens);
   if (r->top_max) r->prompt_top = xcalloc(n * (size_t)r->top_max, sizeof *r->prompt_top);
   if (first == 0) r->prompt_tokens[0] = (struct cygnet_token){.id = r->tokens[0], .logprob = NAN}; /* nothing is before it */
+  for (int i = 0; i < r->n_spans; i++) {                                                           /* nobody says rows of a picture */
+    const struct request_span *y = &r->spans[i];
+    for (int p = MAX(y->first, first); p < y->first + y->n; p++)
+      r->prompt_tokens[p - first] = (struct cygnet_token){.id = y->id, .logprob = NAN};
+  }
   r->n_reuse_max = MIN(r->n_reuse_max, MAX(0, first - 1));
+}
+
+/* ---- pictures and sounds -------------------------------------------------------------------------------------------------------- */
+
+/* Of one medium, in the request's namespace. */
+static struct bank_key key_of(const struct request *r, const struct media *m) {
+  struct {
+    struct radix_space space;
+    uint64_t is_sound;
+    uint8_t digest[sizeof m->digest];
+  } from = {.space = r->space, .is_sound = m->kind == MEDIA_AUDIO};
+  struct bank_key key;
+  memcpy(from.digest, m->digest, sizeof from.digest);
+  digest_sha256(&from, sizeof from, key.digest);
+  return key;
+}
+
+/* The prompt's tokens, and spans where media stand. keys[i]: of media[i]. */
+static int set_tokens(struct request *r, const struct cygnet_request *from, const struct media_rules *rules, const struct bank_key *keys,
+                      struct err *e) {
+  int at = 0;
+  r->spans = from->n_media ? xcalloc(from->n_media, sizeof *r->spans) : NULL;
+  for (size_t i = 0; i < from->n_prompt; i++) {
+    if (placeholder_kind(rules, from->prompt[i]) < 0) {
+      r->tokens[at++] = from->prompt[i];
+      continue;
+    }
+    const struct media *m = medium_at(from, (size_t)r->n_spans);
+    int32_t number = names_number(rules->names, &keys[r->n_spans]);
+    if (number < 0) return err_set(e, ERR_BUSY, "media: numbers for pictures and sounds are used up, the program must be started again");
+    media_retain(m);
+    r->spans[r->n_spans++] = (struct request_span){.first = at,
+                                                   .n = m->n_tokens,
+                                                   .media = m,
+                                                   .id = from->prompt[i],
+                                                   .whole = m->kind != MEDIA_AUDIO &&
+                                                            (rules->both_ways[KV_FULL] || rules->both_ways[KV_SLIDING])};
+    for (int k = 0; k < m->n_tokens; k++) r->tokens[at++] = -2 - number;
+  }
+  return 0;
+}
+
+/* Neighbouring pictures share a bank. Banks with the same key lie in the same place of the sequence's table. */
+static void group_pictures(struct request *r, const struct bank_key *keys, int page_rows) {
+  int64_t rows = 0;
+  for (int i = 0, n; i < r->n_spans; i += n) {
+    struct request_bank *b = &r->banks[r->n_banks++];
+    *b = (struct request_bank){.key = keys[i], .first_span = i, .from = r->spans[i].first, .until = INT_MAX};
+    for (n = 0; i + n < r->n_spans && r->spans[i + n].first == b->from + n; n++) {
+      b->n_rows += r->spans[i + n].media->n_rows;
+      r->spans[i + n].bank = r->n_banks - 1;
+      r->spans[i + n].bank_end = b->n_rows;
+    }
+    b->n_spans = n;
+    if (i) b[-1].until = b->from;
+    if (n > 1) digest_sha256(keys + i, (size_t)n * sizeof *keys, b->key.digest);
+    int same = 0;
+    while (memcmp(&r->banks[same].key, &b->key, sizeof b->key) != 0) same++;
+    b->first_row = &r->banks[same] == b ? (int)rows : r->banks[same].first_row;
+    if (&r->banks[same] == b) rows += (b->n_rows + page_rows - 1) / page_rows * page_rows;
+  }
+}
+
+static int set_media(struct request *r, const struct cygnet_request *from, const struct media_rules *rules, struct err *e) {
+  struct bank_key *keys = xcalloc(from->n_media + 1, sizeof *keys);
+  for (size_t i = 0; i < from->n_media; i++) keys[i] = key_of(r, medium_at(from, i));
+  int rc = set_tokens(r, from, rules, keys, e);
+  if (rc == 0 && r->n_spans) {
+    r->banks = xcalloc((size_t)r->n_spans, sizeof *r->banks);
+    if (rules->cross) group_pictures(r, keys, rules->page_rows);
+    for (int i = 0; i < r->n_spans && !rules->cross; i++) {
+      struct request_span *y = &r->spans[i];
+      y->bank = r->n_banks++;
+      y->bank_end = y->n;
+      r->banks[i] = (struct request_bank){
+          .key = keys[i], .first_span = i, .n_spans = 1, .n_rows = y->n, .from = y->first, .until = y->first + y->n};
+    }
+  }
+  free(keys);
+  return rc;
+}
+
+const struct request_span *request_span_at(const struct request *r, int position) {
+  int lo = 0, hi = r->n_spans; /* the last span that begins at or before position is hi - 1 */
+  while (lo < hi) {
+    int mid = (lo + hi) / 2;
+    if (r->spans[mid].first <= position) lo = mid + 1;
+    else hi = mid;
+  }
+  const struct request_span *y = hi ? &r->spans[hi - 1] : NULL;
+  return y && position < y->first + y->n ? y : NULL;
+}
+
+const struct request_span *request_cut_at(const struct request *r, int n) {
+  const struct request_span *y = r->n_spans ? request_span_at(r, n) : NULL;
+  return y && y->whole && y->first < n ? y : NULL;
 }
 
 /* ---- life -------------------------------------------------------------------------------------------------------------------- */
 
 struct request *request_new(const struct cygnet_request *from, const struct request_limits *limits, struct err *e) {
-  if (check_prompt(from, limits, e) || check_counts(from, e)) return NULL;
+  size_t n_prompt = 0;
+  if (check_prompt(from, limits, &n_prompt, e) || check_counts(from, n_prompt, e)) return NULL;
   struct request *r = xcalloc(1, sizeof *r);
   draft_trust_init(&r->drafter_trust);
   r->state = REQUEST_DONE; /* in no list yet */
   r->priority = from->priority;
-  r->n_prompt = r->n_tokens = r->tokens_cap = (int)from->n_prompt;
+  r->n_prompt = r->n_tokens = r->tokens_cap = (int)n_prompt;
   int room = limits->ctx_tokens - r->n_prompt;
   r->n_limit = r->n_prompt + (from->max_tokens < 0 ? room : MIN(from->max_tokens, room));
-  r->tokens = xmalloc(from->n_prompt * sizeof *r->tokens);
-  memcpy(r->tokens, from->prompt, from->n_prompt * sizeof *r->tokens);
+  r->tokens = xmalloc(n_prompt * sizeof *r->tokens);
+  set_reuse(r, from);
+  if (set_media(r, from, &limits->media, e)) goto fail;
 
   if (set_sampling(r, from, limits, e) || set_stop(r, from, e)) goto fail;
   detok_init(&r->detok, limits->tok, !from->show_special);
@@ -146,7 +297,6 @@ struct request *request_new(const struct cygnet_request *from, const struct requ
     r->grammar = grammar_state_new((struct grammar *)(uintptr_t)from->grammar); /* its count of references changes, no more */
   r->matched_stop = -1;
   r->matched_id = -1;
-  set_reuse(r, from);
   set_prompt_logprobs(r, from);
   r->on_logits = from->on_logits;
   r->on_hidden = from->on_hidden;
@@ -162,6 +312,10 @@ fail:
 void request_delete(struct request *r) {
   if (!r) return;
   CHECK(!r->kv.pairs);
+  for (int i = 0; i < r->n_banks; i++) CHECK(!r->banks[i].entry);
+  for (int i = 0; i < r->n_spans; i++) media_release(r->spans[i].media);
+  free(r->spans);
+  free(r->banks);
   sample_state_free(&r->sampling);
   grammar_state_delete(r->grammar);
   draft_free(&r->draft);

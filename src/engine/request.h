@@ -12,6 +12,12 @@
  * happened. Prompt rows that were reported to a callback are not reported again (n_reported), and what the prefix tree still has of it is
  * not computed again.
  *
+ * Pictures and sounds. In `tokens` a row of one is a negative number, -2 - n, where n stands for what is in it (banks.h, names): so two requests have the same
+ * tokens exactly where they see the same, and whoever compares tokens needs to know nothing of pictures. batch.c puts in what the model is told.
+ * What an encoder made of them lies in banks, held from admission on until no row is left that needs them:
+ *   rows of the prompt (Gemma)   a span each, in the store of soft rows; needed while the span is not computed
+ *   cross-attention (mllama)     a bank for each group of neighbouring pictures, seen by all rows from the group's first token to the next group
+ *
  * Output collects here until somebody reads it: text and tokens of several steps become one event when nobody has read in between.
  */
 #ifndef CYGNET_REQUEST_H
@@ -22,12 +28,14 @@
 #include "engine/draft.h"
 #include "engine/sample.h"
 #include "files/config.h"
+#include "kv/banks.h"
 #include "kv/radix.h"
+#include "models/media.h"
 #include "text/detok.h"
 #include "text/grammar.h"
 #include "text/stop.h"
 
-enum { REQUEST_STOP_IDS_MAX = 256, REQUEST_AHEAD_MAX = 64 };
+enum { REQUEST_STOP_IDS_MAX = 256, REQUEST_AHEAD_MAX = 64, REQUEST_MEDIA_MAX = 4096 };
 
 /* Which tokens of an answer are thoughts: between a family's opening and closing token. While those last that come before the answer (MAY, OPEN) the
  * grammar waits, and with a grammar nothing ends the request. */
@@ -37,6 +45,36 @@ struct thoughts {
   bool open, over;           /* inside one now; the answer has begun, so that the grammar holds */
   int n_tokens;              /* so far, their control tokens included */
   int n_max;                 /* when n_tokens has come to it, one that is open is closed, and none is begun; -1 = no limit */
+};
+
+/* How the model takes pictures and sounds. */
+struct media_rules {
+  int32_t image_id, video_id, audio_id; /* placeholders of those that it takes; -1 */
+  bool takes;                           /* any at all */
+  bool cross;                           /* a picture is a bank to be looked at, and one token of the prompt */
+  bool both_ways[KV_KINDS];             /* rows of one picture see each other in layers of that kind */
+  int32_t token;                        /* what the model is told at a row of a picture or sound */
+  int patches_max[2];                   /* of a picture, of a sound */
+  int page_rows;                        /* rows of a page of the store, or of the cross pool */
+  struct names *names;                  /* borrows */
+};
+
+struct request_span {        /* a picture or a sound */
+  int first, n;              /* rows of the prompt */
+  const struct media *media; /* one reference */
+  int32_t id;                /* its placeholder */
+  bool whole;                /* its rows see each other, so they are computed in one step */
+  int bank;                  /* the one that has it: index */
+  int bank_end;              /* rows of that bank up to its last one */
+};
+
+struct request_bank { /* an entry of the store, or of the cross pool */
+  struct bank_key key;
+  int first_span, n_spans; /* whose media lie in it one after the other */
+  int n_rows;
+  int from, until; /* rows of the sequence that need it are inside; until INT_MAX = all that come */
+  int32_t entry;   /* 0 = not held */
+  int first_row;   /* cross-attention: where it lies in the sequence's table of banks, a multiple of the page; the same for the same key */
 };
 
 enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_DONE };
@@ -56,8 +94,15 @@ struct request {
   int n_cached;             /* of the prompt, at its first admission; -1 = not admitted yet */
   int n_adopted;            /* tokens taken over from the tree when it was admitted last */
   int n_picked;             /* its rows in the step that is being put together */
+  int n_late;               /* of those, the last ones whose logits wait for another step for lack of places (sched.h 5) */
   uint64_t leader;          /* a follower's memo (sched.h 2): number of the request that it follows, 0 = none, */
   int n_shared;             /* and how many tokens both begin with */
+
+  struct request_span *spans; /* [n_spans], in order; owned */
+  struct request_bank *banks; /* [n_banks], in order; owned */
+  int n_spans, n_banks;
+  int n_media_cached; /* spans that had been encoded, or were in the prefix tree, at its first admission */
+  double encode_ms;
 
   int32_t ahead[REQUEST_AHEAD_MAX]; /* what follows tokens: */
   int n_forced, n_draft;            /* that many that are certain, then guesses of this step */
@@ -111,6 +156,7 @@ struct request_limits {
   int n_eos;
   int32_t thought_open, thought_close; /* control tokens around thoughts; -1 = the family has none */
   const struct tokenizer *tok;
+  struct media_rules media;
 };
 
 /* Checks every field and copies what is borrowed. Bad ones: NULL and a sentence that names the field (ERR_BAD_INPUT). Returns owned. */
@@ -124,6 +170,15 @@ void request_put_mark(struct request *r, int32_t id);                        /* 
 void request_put_prompt_token(struct request *r, int position, const struct sample_result *from); /* log-probability of a prompt token */
 void request_link_top(struct request *r);     /* set `top` of all new tokens, before they are handed out */
 void request_clear_output(struct request *r); /* what was handed out has been read */
+
+const struct request_span *request_span_at(const struct request *r, int position); /* NULL: text */
+/* The picture that is cut between positions n - 1 and n and must not be; NULL: none is. */
+const struct request_span *request_cut_at(const struct request *r, int n);
+/* n, or the beginning of what is cut there. */
+static inline int request_uncut(const struct request *r, int n) {
+  const struct request_span *y = request_cut_at(r, n);
+  return y ? y->first : n;
+}
 
 static inline bool request_samples(const struct request *r) { return r->n_tokens < r->n_limit; }
 static inline bool request_decodes(const struct request *r) { return r->n_computed + 1 == r->n_tokens && r->n_tokens > r->n_prompt; }

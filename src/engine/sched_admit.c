@@ -18,7 +18,7 @@ struct demand {
 
 static void add_demand(struct demand *d, const struct sched *s, const struct request *r, int full_held) {
   int known = MIN(r->n_tokens + s->config.ahead_tokens, MAX(request_kv_tokens(r), r->n_tokens)); /* with room to grow */
-  struct kv_short step = kv_pages_for(s->kv, known, request_decodes(r) ? 1 : s->config.chunk_tokens), row = kv_pages_for(s->kv, known, 1);
+  struct kv_short step = kv_pages_for(s->kv, known, request_decodes(r) ? 1 : s->config.step_tokens), row = kv_pages_for(s->kv, known, 1);
   d->full += MAX(0, step.pages[KV_FULL] - full_held);
   d->steps += step.pages[KV_SLIDING];
   d->windows += MIN(row.pages[KV_SLIDING] + 1, div_up(known, kv_page_tokens(s->kv)));
@@ -40,7 +40,7 @@ static bool has_room(const struct sched *s, const struct request *w, int full_he
   }
   if (n_beside == 0) return true; /* alone it fits: sched_fits */
   add_demand(&d, s, w, full_held);
-  int sliding = MIN(d.steps, d.windows + div_up(s->config.chunk_tokens, kv_page_tokens(s->kv)));
+  int sliding = MIN(d.steps, d.windows + div_up(s->config.step_tokens, kv_page_tokens(s->kv)));
   return (!st.n_pages[KV_FULL] || d.full <= full_free) && (!st.n_pages[KV_SLIDING] || sliding <= st.n_pages[KV_SLIDING]);
 }
 
@@ -64,6 +64,7 @@ static bool begins_to_follow(const struct sched *s, struct request *w, int n_usa
     if (most < n_usable + page || most <= r->n_computed || !same_space(r, w)) continue;
     int n = 0;
     while (n < most && r->tokens[n] == w->tokens[n]) n++;
+    n = request_uncut(w, n);
     if (n < n_usable + page || n <= r->n_computed) continue;
     w->leader = r->number;
     w->n_shared = n;
@@ -75,8 +76,24 @@ static bool begins_to_follow(const struct sched *s, struct request *w, int n_usa
 
 /* ---- admission ---------------------------------------------------------------------------------------------------------------- */
 
-static struct radix_match match(const struct sched *s, const struct request *w) {
-  return s->radix ? radix_match(s->radix, w->space, w->tokens, request_reuse_max(w)) : (struct radix_match){0};
+/* What the tree has of w's first `limit` tokens, not ending inside a picture that may not be cut. */
+static struct radix_match match_to(const struct sched *s, const struct request *w, int limit) {
+  for (;;) {
+    struct radix_match m = s->radix ? radix_match(s->radix, w->space, w->tokens, limit) : (struct radix_match){0};
+    if ((limit = request_uncut(w, m.n_usable)) == m.n_usable) return m;
+  }
+}
+
+static struct radix_match match(const struct sched *s, const struct request *w) { return match_to(s, w, request_reuse_max(w)); }
+
+/* Pictures and sounds that need not be encoded for w: held and filled, or wholly in the tree. */
+static int count_known_media(const struct sched *s, const struct request *w) {
+  int n = 0;
+  for (int i = 0; i < w->n_spans; i++) {
+    int32_t entry = w->banks[w->spans[i].bank].entry;
+    n += !entry || banks_is_filled(s->banks, entry);
+  }
+  return n;
 }
 
 /* Once for each request, when its prompt begins. */
@@ -84,28 +101,47 @@ static void count_prompt(struct sched *s, struct request *w, const struct radix_
   struct sched_counts *c = &s->counts;
   int limit = request_reuse_max(w);
   w->n_cached = w->n_computed;
+  w->n_media_cached = count_known_media(s, w);
   c->prompt += (uint64_t)w->n_prompt;
   c->cached += (uint64_t)w->n_cached;
+  c->media += (uint64_t)w->n_spans;
+  c->media_cached += (uint64_t)w->n_media_cached;
   c->lost_window += (uint64_t)(m->n_known - m->n_usable);
   if (s->radix && limit < w->n_tokens - 1)
     c->lost_wanted += (uint64_t)MAX(0, radix_match(s->radix, w->space, w->tokens, w->n_tokens - 1).n_known - limit);
 }
 
+/* Open w's sequence with what m says, or with less where no page is free for the rest. Returns the number of copies. */
+static int take_over(struct sched *s, struct request *w, struct radix_match *m) {
+  for (;;) {
+    CHECK(kv_seq_open(s->kv, &w->kv));
+    int n_copies = m->n_known > 0 ? radix_adopt(s->radix, m, &w->kv, s->copies + s->n_copies) : 0, n = request_uncut(w, w->kv.n_tokens);
+    if (n == w->kv.n_tokens) return n_copies;
+    kv_seq_close(s->kv, &w->kv); /* it would begin inside a picture */
+    *m = match_to(s, w, n);
+  }
+}
+
 /* Let w in with what m says; false, and nothing has changed, when there is no room for it then. */
-static bool take_in(struct sched *s, struct request *w, const struct radix_match *m) {
-  int n_copies = 0;
-  CHECK(kv_seq_open(s->kv, &w->kv));
-  if (m->n_known > 0) n_copies = radix_adopt(s->radix, m, &w->kv, s->copies + s->n_copies);
-  if (!has_room(s, w, w->kv.n_pairs, INT_MIN)) {
+static bool take_in(struct sched *s, struct request *w, struct radix_match *m) {
+  if (w->n_banks && !sched_hold(s, w, m->n_usable)) return false;
+  int held_from = m->n_usable, n_copies = take_over(s, w, m), n = w->kv.n_tokens;
+  bool fits = has_room(s, w, w->kv.n_pairs, INT_MIN);
+  if (fits && w->n_banks && n < held_from) {
+    sched_let_go(s, w, INT_MAX);
+    fits = sched_hold(s, w, n);
+  }
+  if (!fits) {
     kv_seq_close(s->kv, &w->kv);
+    sched_let_go(s, w, INT_MAX);
     return false;
   }
   s->n_copies += n_copies;
   sched_list_remove(&s->waiting, w);
   sched_list_insert(&s->running, w);
   w->state = REQUEST_RUNNING;
-  w->n_computed = w->n_adopted = w->kv.n_tokens;
-  w->n_picked = 0;
+  w->n_computed = w->n_adopted = n;
+  w->n_picked = w->n_late = 0;
   if (w->n_cached < 0) count_prompt(s, w, m);
   kv_drop_window(s->kv, &w->kv, w->n_computed);
   return true;
@@ -117,7 +153,9 @@ static bool try_admit(struct sched *s, struct request *w, struct radix_match m) 
     int full_held = m.n_usable / kv_page_tokens(s->kv); /* at least; what is taken over may not be free any more */
     if (s->running.n < s->config.max_running && has_room(s, w, full_held, INT_MIN) && take_in(s, w, &m)) return true;
     struct request *victim = s->running.last;
-    if (!victim || victim->priority >= w->priority || !has_room(s, w, full_held, w->priority)) return false;
+    if (!victim || victim->priority >= w->priority || !has_room(s, w, full_held, w->priority) ||
+        !sched_has_bank_room(s, w, m.n_usable, w->priority))
+      return false;
     sched_retract(s, victim);
     m = match(s, w);
   }

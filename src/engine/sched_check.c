@@ -21,6 +21,11 @@ static int check_request(const struct request *r, enum request_state state, stru
   if (state == REQUEST_RUNNING && !r->kv.pairs) return bad(e, r, "runs without a cache", r->n_computed);
   if (state == REQUEST_RUNNING && (r->n_adopted > r->n_computed || r->n_cached < 0))
     return bad(e, r, "expected what it took over to be computed", r->n_adopted);
+  if (r->n_spans && r->n_banks == 0) return bad(e, r, "has pictures and no place for them", r->n_spans);
+  if (request_cut_at(r, r->n_computed)) return bad(e, r, "expected no picture to be cut", r->n_computed);
+  for (int i = 0; i < r->n_banks; i++)
+    if ((r->banks[i].entry != 0) != (state == REQUEST_RUNNING && r->banks[i].until > r->n_computed))
+      return bad(e, r, "expected it to hold what its pictures and sounds need, and no more", i);
   return 0;
 }
 
@@ -36,10 +41,24 @@ static int check_list(const struct request_list *l, enum request_state state, st
   return 0;
 }
 
+static bool check_banks(const struct sched *s, struct err *e) {
+  int n = 0;
+  for (const struct request *r = s->running.first; r; r = r->next) n += r->n_banks;
+  int32_t *held = xcalloc((size_t)n + 1, sizeof *held);
+  n = 0;
+  for (const struct request *r = s->running.first; r; r = r->next)
+    for (int i = 0; i < r->n_banks; i++)
+      if (r->banks[i].entry) held[n++] = r->banks[i].entry;
+  bool ok = banks_check(s->banks, held, n, e);
+  free(held);
+  return ok;
+}
+
 bool sched_check(const struct sched *s, struct err *e) {
   if (check_list(&s->running, REQUEST_RUNNING, e) || check_list(&s->waiting, REQUEST_WAITING, e)) return false;
   if (s->running.n > s->config.max_running)
     return err_set(e, ERR_INTERNAL, "scheduler: %d requests run, expected at most %d", s->running.n, s->config.max_running), false;
+  if (s->banks && !check_banks(s, e)) return false;
   struct kv_seq **seqs = xcalloc((size_t)s->running.n + 1, sizeof *seqs);
   const int32_t **tokens = xcalloc((size_t)s->running.n + 1, sizeof *tokens);
   int n = 0;

@@ -580,7 +580,8 @@ enum dtype weights_type(const char *name, enum dtype own, int64_t cols, enum dty
   bool plain = own == DTYPE_F32 || own == DTYPE_F16 || own == DTYPE_BF16;
   if (quant == DTYPE_NONE || quant == DTYPE_F32 || !plain || cols % dtype_info(quant)->block_elems) return own;
   struct str s = str_c(name);
-  if (str_ends(s, "ffn_gate_inp.weight")) return own;       /* a router: no file has it rounded */
+  if (str_ends(s, "ffn_gate_inp.weight")) return own; /* a router: no file has it rounded */
+  if (weight_is_media(name)) return own;              /* encoders: a small part of the bytes, and what is lost there nothing brings back */
   if (str_is(s, "per_layer_token_embd.weight")) return own; /* only looked up: it takes no memory */
   if (str_is(s, "token_embd.weight") || str_is(s, "output.weight")) return DTYPE_Q8_0;
   return quant;

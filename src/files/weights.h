@@ -48,7 +48,7 @@ int weights_get_expert(struct weights *w, int layer, enum weights_expert which, 
 int weights_get_vector(struct weights *w, const char *name, int64_t cols, float *out, struct err *e);
 
 /* The type that a matrix is computed in when weights are quantised at load to `quant` (none or F32: not at all): plain numbers become it where the
- * width allows. Routers and the table of per-layer embeddings stay as they are; the embedding and the head are Q8_0 at least. name: ours. */
+ * width allows. Routers, encoders of pictures and sound, and the table of per-layer embeddings stay as they are; the embedding and the head are Q8_0 at least. name: ours. */
 enum dtype weights_type(const char *name, enum dtype own, int64_t cols, enum dtype quant);
 
 /* A vector of n whole numbers 0 .. limit-1, each at most once (I64 or I32). */

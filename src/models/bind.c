@@ -18,15 +18,31 @@ int bind_vector(struct model *m, struct weights *w, struct arena *arena, const s
   return weights_get_vector(w, v->name, v->n, *v->out, e);
 }
 
+static void describe(const struct model *m, const struct bind_matrix *x, const struct weight_view *v) {
+  *x->out = (struct weight){.dtype = v->dtype, .rows = x->rows, .cols = x->cols, .row_bytes = v->row_bytes, .source = v->data};
+  gemm_quant_mark(x->out, weights_type(x->name, v->dtype, x->cols, m->plan.quant));
+}
+
+int bind_view(struct model *m, const struct bind_matrix *x, const struct weight_view *v, struct err *e) {
+  describe(m, x, v);
+  if (m->dev->ops->weight_bind(m->dev, x->out, 1, x->name, e)) return -1;
+  m->weight_bytes += (size_t)v->rows * v->row_bytes;
+  m->packed_bytes += x->out->packed_bytes;
+  return 0;
+}
+
 int bind_matrix(struct model *m, struct weights *w, const struct bind_matrix *x, struct err *e) {
   struct weight_view v;
-  if (weights_get(w, x->name, x->rows, x->cols, &v, e)) return -1;
-  *x->out = (struct weight){.dtype = v.dtype, .rows = x->rows, .cols = x->cols, .row_bytes = v.row_bytes, .source = v.data};
-  gemm_quant_mark(x->out, weights_type(x->name, v.dtype, x->cols, m->plan.quant));
-  if (m->dev->ops->weight_bind(m->dev, x->out, 1, x->name, e)) return -1;
-  m->weight_bytes += (size_t)v.rows * v.row_bytes;
-  m->packed_bytes += x->out->packed_bytes;
+  if (weights_get(w, x->name, x->rows, x->cols, &v, e) || bind_view(m, x, &v, e)) return -1;
   if (x->out->packed) weights_done_with(w, &v);
+  return 0;
+}
+
+int bind_table(struct model *m, struct weights *w, const struct bind_matrix *x, struct err *e) {
+  struct weight_view v;
+  if (weights_get(w, x->name, x->rows, x->cols, &v, e)) return -1;
+  describe(m, x, &v);
+  m->weight_bytes += (size_t)v.rows * v.row_bytes;
   return 0;
 }
 

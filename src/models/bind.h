@@ -30,6 +30,10 @@ const char *bind_name(char text[BIND_NAME_BYTES], int layer, const char *name);
 /* Names are whole names. Matrices are quantised as the plan wants it; packed ones give the file's pages back. */
 int bind_vector(struct model *m, struct weights *w, struct arena *arena, const struct bind_vector *v, struct err *e);
 int bind_matrix(struct model *m, struct weights *w, const struct bind_matrix *x, struct err *e);
+/* The same of a matrix that was fetched; v->data must live as long as the model unless x->out->packed is set afterwards. */
+int bind_view(struct model *m, const struct bind_matrix *x, const struct weight_view *v, struct err *e);
+/* A matrix of which rows are only looked up: nothing is packed. */
+int bind_table(struct model *m, struct weights *w, const struct bind_matrix *x, struct err *e);
 /* The same for tables of one layer, by its short names. */
 int bind_layer_vectors(struct model *m, struct weights *w, struct arena *arena, int layer, const struct bind_vector *v, size_t n,
                        struct err *e);

@@ -41,14 +41,20 @@
 #ifndef CYGNET_ENCODER_H
 #define CYGNET_ENCODER_H
 
+#include "models/bind.h"
 #include "models/media.h"
-#include "models/model.h"
 
 enum { ENCODER_ROWS = 512, ENCODER_ITEMS_MAX = 64 };
 
 struct encoder;
+struct encoder_size { /* what an encoder takes, known before anything is loaded */
+  int rows, cols;     /* of the greatest input of a product: the device's rows_max, cols_max */
+  int keys, head_dim; /* of attend; 0 = not used */
+  size_t n_bytes;     /* scratch and outputs, at least what load takes */
+};
 struct encoder_ops {
   const char *name;
+  struct encoder_size (*size)(const struct model_config *c, int rows_max);
   struct encoder *(*new_encoder)(void); /* its own struct, zeroed */
   void (*delete_encoder)(struct encoder *x);
   int (*load)(struct encoder *x, struct weights *w, struct err *e); /* x->m, kind and rows_max are set; takes scratch and x->out */
@@ -62,6 +68,7 @@ struct encoder { /* an encoder's own struct begins with it */
   struct model *m;
   enum media_kind kind; /* MEDIA_IMAGE or MEDIA_AUDIO */
   int rows_max;         /* input rows of a job */
+  int block;            /* rows of a unit, 1 .. ENCODER_ROWS. Set to that before load; tests make it smaller */
   struct tensor out;    /* [output rows of the job, hidden]: items one after the other */
   const struct media *items[ENCODER_ITEMS_MAX];
   int n_items, next_unit, n_units; /* n_units 0: no job */
@@ -70,16 +77,74 @@ struct encoder { /* an encoder's own struct begins with it */
 
 /* NULL when the model has no encoder of that kind. */
 const struct encoder_ops *encoder_ops_for(const struct model_config *c, enum media_kind kind);
-/* w is borrowed: the model's own or an mmproj's. Returns owned. */
+/* w is borrowed, the model's own or an mmproj's, and must outlive the encoder: rows of tables are read from the mapped file. Returns owned. */
 struct encoder *encoder_open(struct model *m, enum media_kind kind, struct weights *w, struct err *e);
 void encoder_close(struct encoder *x); /* NULL is fine */
-/* Bytes of scratch and outputs, and of packed weights, for the plan. */
+
+/* For planning, before anything is loaded; 0 where there is no encoder. rows_max of a job; bytes of scratch and outputs (weights are counted with the
+ * others, from the file); and what the device's configuration must hold for all encoders of a model, struct encoder_size. */
+int encoder_rows_max(const struct model_config *c, enum media_kind kind);
 size_t encoder_scratch_bytes(const struct model_config *c, enum media_kind kind);
+int encoder_block_max(const struct model_config *c); /* rows */
+int encoder_cols_max(const struct model_config *c);
+int encoder_keys_max(const struct model_config *c);
+int encoder_head_dim_max(const struct model_config *c);
 
 /* Items are borrowed until the job is over; their n_patches fit rows_max together (one alone always does). */
 void encoder_begin(struct encoder *x, const struct media *const *items, int n);
 bool encoder_unit(struct encoder *x); /* the next unit; true: that was the last, x->out is complete until the next begin */
 void encoder_cancel(struct encoder *x);
+
+/* ---- for encoders: what they share ------------------------------------------------------------------------------------- */
+
+/* Rows [first, first + n) of a tensor as one. */
+static inline struct tensor encoder_part(struct tensor t, int first, int n) {
+  t.data = tensor_row(&t, first);
+  t.rows = n;
+  return t;
+}
+/* Bytes of tensors as a device takes them, for encoder_size. */
+size_t encoder_tensor_bytes(int rows, int cols);
+size_t encoder_tensors_bytes(const struct bind_scratch *t, size_t n);
+/* t's rows stand from row `first` of the job on. */
+void encoder_tap(const struct encoder *x, const char *name, int layer, int first, const struct tensor *t);
+
+/* The same as bind_layer_vectors and bind_layer_matrices for names like PREFIX.LAYER.NAME, "v.blk" and "ln1.weight"; layer -1: NAME alone. */
+int encoder_vectors(struct encoder *x, struct weights *w, struct arena *arena, const char *prefix, int layer, const struct bind_vector *v,
+                    size_t n, struct err *e);
+int encoder_matrices(struct encoder *x, struct weights *w, const char *prefix, int layer, const struct bind_matrix *v, size_t n,
+                     struct err *e);
+/* A table of which rows are added by embed_add: used where it is in the file. */
+int encoder_table(struct encoder *x, struct weights *w, const char *name, int rows, int cols, struct weight *out, struct err *e);
+
+/* A product with bounds: y = clamp(W clamp(x, in), out). */
+struct encoder_linear {
+  struct weight w;
+  float in[2], out[2];
+};
+struct encoder_linear_name {
+  const char *name; /* without .weight */
+  struct encoder_linear *out;
+  int rows, cols;
+};
+int encoder_linears(struct encoder *x, struct weights *w, const char *prefix, int layer, bool clipped, const struct encoder_linear_name *v,
+                    size_t n, struct err *e);
+/* n products of one input; z: room for it, clamped. */
+void encoder_linear(const struct encoder *x, int n, const struct encoder_linear *const *w, struct tensor *const *y, const struct tensor *in,
+                    const struct tensor *z);
+
+/* The rows of a job whose items see themselves: row r is row `at` of item `item` and sees rows [lo, hi). All [rows_max]. */
+struct encoder_rows {
+  int n;
+  int32_t *item, *at, *lo, *hi;
+};
+void encoder_rows_init(struct encoder_rows *r, int rows_max);
+void encoder_rows_set(struct encoder_rows *r, const struct encoder *x);
+void encoder_rows_free(struct encoder_rows *r);
+static inline size_t encoder_rows_bytes(int rows_max) { return 4 * (size_t)rows_max * sizeof(int32_t); }
+/* Input rows [first, first + y->rows) of the job, as media_patches gives them; with room (for one row) their colours, which come in turns, are put one
+ * after the other: [y, x, colour] becomes [colour, y, x]. */
+void encoder_inputs(const struct encoder *x, const struct encoder_rows *r, int first, float *room, struct tensor *y);
 
 extern const struct encoder_ops encoder_siglip_ops, encoder_gemma4_vision_ops, encoder_gemma4_blocks_ops, encoder_mllama_ops,
     encoder_gemma4_audio_ops, encoder_gemma4_frames_ops;

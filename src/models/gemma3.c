@@ -1,6 +1,6 @@
 /* gemma3.c — Gemma 3 text, 270M to 27B. docs/models/gemma3.md has tensors, numerics and quirks.
  *
- *   h = E[token] · sqrt(hidden)                                          unrounded float32, see DISAGREE below
+ *   h = E[token] · sqrt(hidden)                                          unrounded float32, see DISAGREE below; soft rows as their encoder made them
  *   each layer:
  *     x = norm(h, attn_norm)
  *     q, k, v = Wq x, Wk x, Wv x;   q = rope(norm(q, q_norm));  k = rope(norm(k, k_norm))        per head
@@ -151,6 +151,7 @@ static void gemma3_forward(struct model *m, const struct batch *b, struct tensor
   struct tensor h = part(g->h, rows, c->hidden);
   /* DISAGREE: the released bf16 code rounds sqrt(hidden) to bf16; float32 references and llama.cpp do not. We do not. */
   d->embed(dev, &h, &g->embed, b->token, c->embed_scale);
+  if (b->n_soft > 0) d->put_rows(dev, &h, &m->soft, b->soft);
   TAP(m, "embed", -1, &h);
 
   for (int l = 0; l < c->n_layers; l++) {

@@ -1,6 +1,6 @@
 /* gemma4.c — Gemma 4 text: E2B, E4B, 12B, 26B-A4B, 31B. docs/models/gemma4.md has tensors, numerics and quirks.
  *
- *   h = E[token] · sqrt(hidden)                                          unrounded float32, see DISAGREE below
+ *   h = E[token] · sqrt(hidden)                                          unrounded float32, see DISAGREE below; soft rows as their encoder made them
  *   u = (norm(M h / sqrt(hidden), proj_norm) + T[token] · sqrt(P)) / √2  E2B, E4B: P numbers for each layer; norm over each P apart
  *   each layer:
  *     x = norm(h, attn_norm)
@@ -482,6 +482,7 @@ static void gemma4_forward(struct model *m, const struct batch *b, struct tensor
   struct tensor h = part(g->h, rows, c->hidden), u = {0};
   /* DISAGREE: the released bf16 code rounds sqrt(hidden) to bf16; float32 references and llama.cpp do not. We do not. */
   d->embed(dev, &h, &g->embed, b->token, c->embed_scale);
+  if (b->n_soft > 0) d->put_rows(dev, &h, &m->soft, b->soft);
   TAP(m, "embed", -1, &h);
   if (c->ple) {
     u = part(g->ple, rows, (all ? c->n_layers : g->last_owner) * c->ple);

@@ -64,6 +64,9 @@ void media_patches(const struct model_config *c, const struct media *m, int firs
 /* Place of a patch: column and row. Gemma 4. */
 void media_place(const struct model_config *c, const struct media *m, int patch, int *x, int *y);
 
+/* What the encoder gets of it, as tensors of a safetensors file (media_write.c has their names). Several only for SIGLIP: a picture and its crops. */
+int media_write(const struct model_config *c, const struct media *const *media, int n, const char *path, struct err *e);
+
 /* Bounds for planning memory: of one picture (any shape, the greatest budget) or sound. 0 where the model has no encoder. */
 int media_tokens_max(const struct model_config *c, enum media_kind kind);
 int media_rows_max(const struct model_config *c, enum media_kind kind);

@@ -2,9 +2,11 @@
 #include "models/model.h"
 
 #include "base/mem.h"
+#include "compute/attend.h"
 #include "models/drafter.h"
+#include "models/encoder.h"
 
-static const struct model_ops *const families[] = {&model_gemma3_ops, &model_gemma4_ops};
+static const struct model_ops *const families[] = {&model_gemma3_ops, &model_gemma4_ops, &model_mllama_ops};
 
 static const struct model_ops *family_ops(enum model_family family) {
   for (size_t i = 0; i < ARRAY_LEN(families); i++)
@@ -14,13 +16,14 @@ static const struct model_ops *family_ops(enum model_family family) {
 
 int model_attn_layers(const struct model_config *c, struct attn_layer *layers) {
   for (int l = 0; l < c->n_layers; l++) {
+    static const int kinds[] = {[LAYER_FULL] = KV_FULL, [LAYER_SLIDING] = KV_SLIDING, [LAYER_CROSS] = BATCH_CROSS};
     const struct layer_config *from = &c->layers[l];
-    layers[l] = (struct attn_layer){.kind = from->kind == LAYER_SLIDING ? KV_SLIDING : KV_FULL,
+    layers[l] = (struct attn_layer){.kind = kinds[from->kind],
                                     .n_q = from->n_q,
                                     .n_kv = from->n_kv,
                                     .head_dim = from->head_dim,
                                     .scale = c->attn_scale,
-                                    .owner = from->kv_donor};
+                                    .owner = from->kind == LAYER_CROSS ? l : from->kv_donor};
   }
   return c->n_layers;
 }
@@ -35,7 +38,16 @@ static int cols_widest(const struct model_config *c) {
   return widest;
 }
 static int cols_max(const struct model_config *c, const struct model_plan *plan) {
-  return MAX(cols_widest(c), plan->drafter ? drafter_cols_max(plan->drafter) : 0);
+  int widest = MAX(cols_widest(c), plan->drafter ? drafter_cols_max(plan->drafter) : 0);
+  return MAX(widest, plan->media ? encoder_cols_max(c) : 0);
+}
+
+/* Rows of a bank that become keys and values at once. */
+static int fill_rows(const struct model_plan *plan) { return plan->n_pages[BATCH_CROSS] > 0 ? ENCODER_ROWS : 0; }
+
+/* Most rows of one product. */
+static int rows_max(const struct model_config *c, const struct model_plan *plan) {
+  return MAX(plan->rows_max, MAX(fill_rows(plan), plan->media ? encoder_block_max(c) : 0));
 }
 
 static struct moe_shape experts_of(const struct model_config *c, int rows_max) {
@@ -51,19 +63,21 @@ size_t model_scratch_bytes(const struct model_config *c, const struct model_plan
     kv = MAX(kv, (size_t)y->n_kv * (size_t)y->head_dim);
     ffn = MAX(ffn, (size_t)y->ffn);
   }
-  size_t per_row = (3 * hidden + 2 * q + 2 * kv + 2 * ffn + ple) * sizeof(float),
+  size_t per_row = (3 * hidden + 2 * q + 2 * ffn + ple) * sizeof(float), per_kv = 2 * kv * sizeof(float),
          per_out = (hidden + q + ple + (size_t)c->vocab) * sizeof(float);
   if (c->n_experts) per_row += (hidden + (size_t)c->n_experts) * sizeof(float);
   int n_threads = plan->n_threads > 0 ? plan->n_threads : workers_default_threads();
   struct moe_shape experts = experts_of(c, plan->rows_max);
-  return (size_t)plan->rows_max * per_row + (size_t)plan->out_max * per_out +
-         gemm_scratch_bytes(plan->rows_max, cols_max(c, plan), n_threads) + moe_scratch_bytes(&experts, n_threads);
+  return (size_t)plan->rows_max * per_row + (size_t)MAX(plan->rows_max, fill_rows(plan)) * per_kv + (size_t)plan->out_max * per_out +
+         (size_t)plan->soft_rows * hidden * sizeof(float) + gemm_scratch_bytes(rows_max(c, plan), cols_max(c, plan), n_threads) +
+         moe_scratch_bytes(&experts, n_threads) +
+         (plan->media ? attend_scratch_bytes(encoder_keys_max(c), encoder_head_dim_max(c), n_threads) : 0);
 }
 
 struct model *model_open(const struct model_config *c, struct weights *w, const struct model_plan *plan, struct err *e) {
   const struct model_ops *ops = family_ops(c->family);
   if (!ops) {
-    err_set(e, ERR_UNSUPPORTED, "architecture %s: expected one that this build runs (gemma3, gemma4)", c->architecture);
+    err_set(e, ERR_UNSUPPORTED, "architecture %s: expected one that this build runs (gemma3, gemma4, mllama)", c->architecture);
     return NULL;
   }
   struct model *m = ops->new_model();
@@ -73,9 +87,11 @@ struct model *model_open(const struct model_config *c, struct weights *w, const 
 
   struct device_config dc = {.isa = plan->isa,
                              .n_threads = plan->n_threads,
-                             .rows_max = plan->rows_max,
+                             .rows_max = rows_max(c, plan),
                              .cols_max = cols_max(c, plan),
-                             .experts = experts_of(c, plan->rows_max)};
+                             .experts = experts_of(c, plan->rows_max),
+                             .keys_max = plan->media ? encoder_keys_max(c) : 0,
+                             .head_dim_max = plan->media ? encoder_head_dim_max(c) : 0};
   m->dev = device_cpu_ops.open(&dc, e);
   if (!m->dev) goto fail;
 
@@ -86,7 +102,7 @@ struct model *model_open(const struct model_config *c, struct weights *w, const 
                            .n_layers = n_layers,
                            .kv_dtype = plan->kv_dtype,
                            .page_tokens = plan->page_tokens,
-                           .n_pages = {plan->n_pages[KV_FULL], plan->n_pages[KV_SLIDING]},
+                           .n_pages = {plan->n_pages[KV_FULL], plan->n_pages[KV_SLIDING], plan->n_pages[BATCH_CROSS]},
                            .rows_max = plan->rows_max,
                            .seqs_max = plan->seqs_max,
                            .tokens_max = plan->tokens_max,
@@ -99,6 +115,7 @@ struct model *model_open(const struct model_config *c, struct weights *w, const 
   m->scratch_bytes = model_scratch_bytes(c, plan);
 
   if (m->dev->ops->alloc(m->dev, &m->logits, plan->out_max, c->vocab, "logits", e)) goto fail;
+  if (plan->soft_rows > 0 && m->dev->ops->alloc(m->dev, &m->soft, plan->soft_rows, c->hidden, "rows of pictures and sounds", e)) goto fail;
   if (ops->load(m, w, e)) goto fail;
   return m;
 fail:
@@ -108,10 +125,13 @@ fail:
 
 void model_close(struct model *m) {
   if (!m) return;
+  encoder_close(m->vision);
+  encoder_close(m->audio);
   if (m->dev) m->ops->unload(m);
   if (m->attn) m->attn_ops->close(m->attn);
   if (m->dev) {
     m->dev->ops->free(m->dev, &m->logits);
+    m->dev->ops->free(m->dev, &m->soft);
     m->dev->ops->close(m->dev);
   }
   m->ops->delete_model(m);

@@ -181,6 +181,7 @@ static void add_system(struct params *p, struct translation *t) {
 
 static bool is_empty(const json_t *content) {
   struct buf text;
+  if (translate_has_media(content)) return false;
   buf_init(&text, 0);
   translate_flatten(content, &text);
   bool empty = text.len == 0;
@@ -196,10 +197,24 @@ struct turn {
   bool found;    /* something that is more than empty text */
 };
 
+/* {"type": "image", "source": {"type": "base64", "media_type", "data"} | {"type": "url", "url"}} */
+static json_t *media_part(struct params *p, const json_t *part, const char *path, size_t i) {
+  const json_t *source = json_object_get(part, "source");
+  const char *type = json_string_value(json_object_get(part, "type")), *kind = json_string_value(json_object_get(source, "type"));
+  if (!type || strcmp(type, "image")) return NULL;
+  bool base64 = kind && !strcmp(kind, "base64"), url = kind && !strcmp(kind, "url");
+  json_t *where = json_object_get(source, base64 ? "data" : "url");
+  if (!base64 && !url)
+    translate_fail(p, "messages", "%s[%zu].source.type: expected \"base64\" or \"url\", all that this server takes", path, i);
+  else if (!json_is_string(where)) translate_fail(p, "messages", "%s[%zu].source.%s: expected a string", path, i, base64 ? "data" : "url");
+  return p->failed ? NULL : translate_media("image_url", where, NULL, path, i);
+}
+
 static void end_text(struct translation *t, struct turn *turn) {
   if (json_array_size(turn->parts)) {
     if (!is_empty(turn->parts)) {
-      json_t *content = json_array_size(turn->parts) == 1 ? json_object_get(json_array_get(turn->parts, 0), "text") : turn->parts;
+      bool text = json_array_size(turn->parts) == 1 && !translate_has_media(turn->parts);
+      json_t *content = text ? json_object_get(json_array_get(turn->parts, 0), "text") : turn->parts;
       translate_add(t, turn->role, json_incref(content), (int)turn->i, true);
       turn->found = true;
     }
@@ -211,20 +226,27 @@ static void end_text(struct translation *t, struct turn *turn) {
 /* What a tool gave: its text, with a word in front when that is an error. */
 static void add_result(struct params *p, struct translation *t, const struct turn *turn, const json_t *block, const char *path) {
   static const char *const types[] = {"text", NULL};
+  char inner[96];
   const char *id = json_string_value(json_object_get(block, "tool_use_id"));
   json_t *v = json_object_get(block, "content");
   struct buf text;
   if (strcmp(turn->role, "user")) translate_fail(p, "messages", "%s: a tool_result belongs into a message of the user", path);
   else if (!id) translate_fail(p, "messages", "%s.tool_use_id: expected a string", path);
-  json_t *content = v && !json_is_null(v) ? translate_content(p, v, path, "messages", types) : json_string("");
+  snprintf(inner, sizeof inner, "%s.content", path);
+  json_t *content = v && !json_is_null(v) ? translate_content_with(p, v, inner, "messages", types, media_part) : json_string("");
   if (p->failed) {
     json_decref(content);
     return;
   }
   buf_init(&text, 0);
   if (json_is_true(json_object_get(block, "is_error"))) buf_puts(&text, "Error: ");
-  translate_flatten(content, &text);
-  translate_add_result(t, id, json_stringn(buf_cstr(&text), text.len), (int)turn->i);
+  if (translate_has_media(content)) { /* its pictures stay what they are */
+    if (text.len) json_array_insert_new(content, 0, json_pack("{s:s, s:s}", "type", "text", "text", buf_cstr(&text)));
+    translate_add_result(t, id, json_incref(content), (int)turn->i);
+  } else {
+    translate_flatten(content, &text);
+    translate_add_result(t, id, json_stringn(buf_cstr(&text), text.len), (int)turn->i);
+  }
   buf_free(&text);
   json_decref(content);
 }
@@ -256,7 +278,8 @@ static void add_block(struct params *p, struct translation *t, struct turn *turn
   else if (use) add_use(p, t, turn, block, path);
   else if (result) add_result(p, t, turn, block, path);
   else {
-    json_t *part = translate_part(p, block, list, k, "messages", types);
+    json_t *part = media_part(p, block, list, k);
+    if (!part && !p->failed) part = translate_part(p, block, list, k, "messages", types);
     if (part) json_array_append_new(turn->parts, part);
   }
 }
@@ -318,7 +341,7 @@ static int prepare(const struct api *a, struct call *c, const json_t *body, stru
   (void)reply;
   prepare_prompt(&p, a, c, true);
   if (p.failed && translate_too_long(e)) /* the words that clients look for before they shorten a conversation */
-    api_error_set(e, 400, e->code, "messages", "prompt is too long: %zu tokens > %d maximum", c->job.prompts[0].n_ids,
+    api_error_set(e, 400, e->code, "messages", "prompt is too long: %zu tokens > %d maximum", job_prompt_tokens(&c->job.prompts[0]),
                   a->info.ctx_tokens - 1);
   return params_end(&p);
 }
@@ -327,7 +350,7 @@ static int prepare_count(const struct api *a, struct call *c, const json_t *body
   struct params p = params_of(body, "body", e);
   prepare_prompt(&p, a, c, false);
   if (p.failed && !translate_too_long(e)) return -1; /* counting is how one finds out about that */
-  buf_printf(reply, "{\"input_tokens\":%zu}", c->job.prompts[0].n_ids);
+  buf_printf(reply, "{\"input_tokens\":%zu}", job_prompt_tokens(&c->job.prompts[0]));
   return 1;
 }
 
@@ -351,7 +374,7 @@ static void put_stop(struct buf *out, const struct call *c) {
 static void put_usage(struct buf *out, const struct call *c) {
   const struct choice *o = &c->choices[0];
   buf_printf(out, "\"usage\":{\"input_tokens\":%lld,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%d,\"output_tokens\":%d}",
-             (long long)c->job.prompts[0].n_ids - o->cached_tokens, o->cached_tokens, o->completion_tokens);
+             (long long)job_prompt_tokens(&c->job.prompts[0]) - o->cached_tokens, o->cached_tokens, o->completion_tokens);
 }
 
 /* "call_..." as this API's clients know it. */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "server/params.h"
+#include "server/media.h"
 
 /* ---- prompts and choices ---------------------------------------------------------------------------------------------------- */
 
@@ -63,6 +63,30 @@ int api_prompts(const struct api *a, const json_t *prompt, const char *param, st
   return params_end(&p);
 }
 
+/* The renderer speaks of messages; here there is one text. */
+int api_media_prompt(const struct api *a, struct job *j, const char *text, size_t n, int first, int n_media, const char *param,
+                     struct api_error *e) {
+  json_t *parts = json_array();
+  for (int i = first; i < first + n_media; i++)
+    json_array_append_new(parts, json_pack("{s:s}", "type", j->media[i].kind == CYGNET_AUDIO ? "input_audio" : "image_url"));
+  json_array_append_new(parts, json_pack("{s:s, s:o}", "type", "text", "text", json_stringn(text, n)));
+  json_t *messages = json_pack("[{s:s, s:o}]", "role", "user", "content", parts);
+  struct buf json;
+  struct cygnet_error why = {0};
+  int32_t *ids = NULL;
+  size_t n_ids = 0;
+  int thought = 0;
+  buf_init(&json, 0);
+  json_put(&json, messages);
+  json_decref(messages);
+  int r = a->port.render(a->port.self, buf_cstr(&json), NULL, "{\"raw\":true,\"special\":true}", &ids, &n_ids, &thought, &why);
+  buf_free(&json);
+  if (r < 0) return api_error_set(e, why.status >= 400 ? why.status : 400, "invalid_value", param, "body: %s: %s", param, why.message);
+  api_add_ids(j, ids, n_ids);
+  a->port.release(ids);
+  return media_match(a, j, &j->prompts[j->n_prompts - 1], first, n_media, param, e);
+}
+
 int api_check_choices(const struct api *a, const struct job *j, struct api_error *e) {
   if (j->n_prompts * j->n <= a->choices_max) return 0;
   return api_error_set(e, 400, "invalid_value", "n", "body: n: expected at most %d choices over all prompts", a->choices_max);
@@ -79,12 +103,13 @@ int api_prepare(const struct api *a, struct call *c, struct buf *reply, struct a
   struct err why;
   c->api = a;
   reply->max_bytes = API_BODY_MAX;
-  json_t *body = c->dialect->empty_body && c->body.len == 0
+  json_t *body = c->dialect->in_parts ? json_null()
+                 : c->dialect->empty_body && c->body.len == 0
                      ? json_object()
                      : json_load_text(c->body.data ? c->body.data : "", c->body.len, false, "body", &why);
   if (!body) return api_error_set(e, err_http_status(why.code), "invalid_json", NULL, "%s", why.msg);
-  int r = json_is_object(body) ? c->dialect->prepare(a, c, body, reply, e)
-                               : api_error_set(e, 400, "invalid_json", NULL, "body: expected a JSON object");
+  int r = json_is_object(body) || c->dialect->in_parts ? c->dialect->prepare(a, c, body, reply, e)
+                                                       : api_error_set(e, 400, "invalid_json", NULL, "body: expected a JSON object");
   json_decref(body);
   if (r > 0 && reply->overflow)
     return api_error_set(e, 413, "request_too_large", NULL, "body: the answer would be larger than %d bytes", API_BODY_MAX);
@@ -154,6 +179,8 @@ struct choice *api_take_numbers(struct call *c, const struct message *m) {
   o->completion_tokens = m->completion_tokens;
   o->n_retractions = m->n_retractions;
   o->reasoning_tokens = m->reasoning_tokens;
+  o->n_media_cached = m->n_media_cached;
+  o->encode_ms = m->encode_ms;
   o->queue_ms = m->queue_ms;
   o->prefill_ms = m->prefill_ms;
   o->decode_ms = m->decode_ms;
@@ -181,6 +208,20 @@ bool api_send_done(struct call *c) {
 }
 
 /* ---- pieces of answers ------------------------------------------------------------------------------------------------------ */
+
+void api_put_media_usage(struct buf *out, const struct call *c) {
+  int64_t image = 0, audio = 0, media = 0, cached = 0;
+  for (int i = 0; i < c->n_choices; i += c->job.n) { /* the others are the same prompts again */
+    const struct job_prompt *t = &c->job.prompts[c->choices[i].prompt];
+    image += t->image_tokens;
+    audio += t->audio_tokens;
+    media += t->n_media;
+    cached += c->choices[i].n_media_cached;
+  }
+  if (!media) return;
+  buf_printf(out, ",\"image_tokens\":%lld,\"audio_tokens\":%lld,\"media\":%lld,\"media_cached\":%lld", (long long)image, (long long)audio,
+             (long long)media, (long long)cached);
+}
 
 void api_put_comma(struct buf *out) {
   if (out->len) buf_putc(out, ',');

@@ -22,6 +22,7 @@ struct api {
   int64_t created;                 /* when this server started */
   struct cygnet_sampling defaults; /* for what a request leaves out */
   int choices_max;                 /* n times the number of prompts */
+  struct media_house *media;       /* of pictures and sounds; borrowed */
 };
 
 /* One API's way to ask and to answer. */
@@ -29,6 +30,7 @@ struct dialect {
   const char *name;      /* in logs and metrics: "chat", "completion", "generate", ... */
   const char *id_prefix; /* of call ids: "chatcmpl-" */
   bool empty_body;       /* no body is as good as {} */
+  bool in_parts;         /* the body is multipart/form-data: prepare gets body NULL, and reads c->body */
   /* Prep thread; body is an object. 0: c->job and, if it stays c->n_choices = 0, one choice per prompt and n; 1: *reply is a whole body, or with
    * c->control the engine thread is asked; -1 and *e. */
   int (*prepare)(const struct api *a, struct call *c, const json_t *body, struct buf *reply, struct api_error *e);
@@ -38,6 +40,7 @@ struct dialect {
   void (*fail)(struct call *c, const struct api_error *e);
 };
 extern const struct dialect dialect_chat, dialect_completion;                             /* openai.c */
+extern const struct dialect dialect_transcribe;                                           /* transcribe.c */
 extern const struct dialect dialect_generate;                                             /* native.c */
 extern const struct dialect dialect_responses;                                            /* responses.c */
 extern const struct dialect dialect_anthropic, dialect_count_tokens;                      /* anthropic.c */
@@ -53,6 +56,9 @@ int openai_prepare_completion(const struct api *a, struct call *c, const json_t 
 
 /* One string or array of text or ids → prompts of the job. Shared by the dialects. */
 int api_prompts(const struct api *a, const json_t *prompt, const char *param, struct job *j, struct api_error *e);
+/* The same text as is continued, with pictures and sounds of the job, which are to have been loaded, at their markers or in front (cygnet_render, raw). */
+int api_media_prompt(const struct api *a, struct job *j, const char *text, size_t n, int first, int n_media, const char *param,
+                     struct api_error *e);
 void api_add_ids(struct job *j, const int32_t *ids, size_t n); /* one prompt more; j->prompts has the room */
 /* n times the number of prompts against the server's limit. */
 int api_check_choices(const struct api *a, const struct job *j, struct api_error *e);
@@ -79,7 +85,9 @@ void api_end_stream(struct call *c);
 bool api_send_done(struct call *c);
 
 /* Pieces of answers. */
-void api_put_comma(struct buf *out); /* unless out is empty: between the items of a list that is being collected */
+void api_put_media_usage(struct buf *out,
+                         const struct call *c); /* `,"image_tokens":N,...` where the prompts have pictures or sounds; else nothing */
+void api_put_comma(struct buf *out);            /* unless out is empty: between the items of a list that is being collected */
 void api_put_ids(struct buf *out, const int32_t *ids, size_t n);      /* [1,2] */
 void api_put_string(struct buf *out, const char *s, size_t n);        /* quoted; bytes that are not UTF-8 become U+FFFD */
 void api_put_token(const struct api *a, struct buf *out, int32_t id); /* its text, quoted */

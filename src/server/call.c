@@ -1,5 +1,5 @@
 /* call.c — calls, messages and the error object. */
-#include "server/api.h"
+#include "server/media.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,10 +38,12 @@ static void job_free(struct job *j, const struct api *a) {
     if (p->own) job_free(p->own, a);
     free(p->own);
     free(p->ids);
+    free(p->media);
     free(p->text);
     free(p->rid);
   }
   free(j->prompts);
+  if (j->media) media_free(a, j);
   for (int i = 0; i < j->n_stop; i++) free(j->stop[i]);
   free(j->stop);
   free(j->stop_ids);
@@ -117,6 +119,7 @@ int api_error_set(struct api_error *e, int status, const char *code, const char 
   va_start(args, fmt);
   e->status = status;
   e->code = code;
+  e->placed = false;
   snprintf(e->param, sizeof e->param, "%s", param ? param : "");
   vsnprintf(e->message, sizeof e->message, fmt, args);
   va_end(args);

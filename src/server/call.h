@@ -35,13 +35,23 @@ struct api_error {
   int status;
   const char *code; /* static */
   char param[64];   /* empty: null */
+  bool placed;      /* the message's place is in the client's own words already (translate.h) */
   char message[512];
 };
 
+struct job_media { /* a picture or a sound of a request */
+  enum cygnet_media_kind kind;
+  struct cygnet_media *media; /* owned */
+  size_t charged;             /* bytes of media_house.held_bytes */
+};
+
 struct job_prompt {
-  int32_t *ids; /* owned, by malloc */
+  int32_t *ids; /* owned, by malloc; a placeholder stands once for all rows of its picture or sound */
   size_t n_ids;
-  char *text; /* for echo, owned by malloc; NULL otherwise */
+  const struct cygnet_media **media; /* [n_media], in the order of the placeholders; owned, what is in it is borrowed from the job */
+  int n_media, image_tokens, audio_tokens;
+  size_t n_more_tokens; /* that the media have beyond their placeholders */
+  char *text;           /* for echo, owned by malloc; NULL otherwise */
   size_t n_text;
   int max_tokens;  /* what was asked for, or what fits if that is less */
   char *rid;       /* what the client calls the answers to this one; owned; NULL: the call's rid */
@@ -51,6 +61,8 @@ struct job_prompt {
 struct job {
   struct job_prompt *prompts; /* [n_prompts] */
   int n_prompts;
+  struct job_media *media; /* [n_media]; owned */
+  int n_media;
   int n; /* choices of each prompt */
   bool stream, include_usage, continuous_usage, echo;
   int logprobs; /* -1: none; else how many alternatives */
@@ -77,8 +89,13 @@ struct job {
   bool merge_thoughts, hold_thoughts; /* thoughts are content; they come in one piece, when they are over */
   char **names;                       /* [n_names] of the functions on offer; owned, and each */
   int n_names;
+  double seconds; /* transcribe.c: of the whole sound */
+  bool verbose, as_text;
   char *repeated; /* responses.c: fields that the answer repeats, as JSON without braces; owned */
 };
+
+/* Tokens of a prompt as they are counted and computed: with all rows of its pictures and sounds. */
+static inline size_t job_prompt_tokens(const struct job_prompt *t) { return t->n_ids + t->n_more_tokens; }
 
 /* The parameters of one prompt. */
 static inline const struct job *job_of_prompt(const struct job *j, int prompt) {
@@ -138,7 +155,8 @@ struct choice {
   int matched_stop;
   int32_t matched_id;
   int prompt_tokens, cached_tokens, completion_tokens, n_retractions;
-  double queue_ms, prefill_ms, decode_ms;
+  int n_media_cached; /* pictures and sounds that were encoded before */
+  double queue_ms, prefill_ms, decode_ms, encode_ms;
   int64_t first_token_ns, last_token_ns; /* metrics.c */
 };
 
@@ -150,6 +168,7 @@ struct call {
   char *rid; /* what the client calls it, for abort_request: the body's rid or the x-request-id header; prep; owned; NULL = id */
   int64_t created;
   struct buf body;      /* io, then prep */
+  char boundary[72];    /* of a body in parts (multipart.h); empty: JSON */
   char query[128];      /* of the request's target, for dialects that can do without a body */
   atomic_bool prepared; /* prep is over: what it wrote may be read by the io thread, too */
 
@@ -168,7 +187,7 @@ struct call {
   int64_t arrived_ns;      /* io thread: the whole body was there */
   int status;              /* io thread: what was answered, for log and metrics; 499 when the client left first */
   bool sse;
-  int n_events; /* responses.c: sent so far */
+  int n_events; /* responses.c: sent so far; transcribe.c: bytes of text */
   struct call *next, *prev;
 };
 
@@ -203,7 +222,8 @@ struct message {
   int matched_stop;
   int32_t matched_id;
   int prompt_tokens, cached_tokens, completion_tokens, n_retractions;
-  double queue_ms, prefill_ms, decode_ms;
+  int n_media, n_media_cached;
+  double queue_ms, prefill_ms, decode_ms, encode_ms;
   int64_t at_ns; /* when the engine thread had it */
   /* prompt logprobs, in the first event of a choice that asked: token i is prompt token job.prompt_logprobs + i; a logprob that does not exist is NaN */
   struct message_token *prompt;

@@ -64,7 +64,8 @@ static const int statuses[] = {200, 400, 401, 403, 404, 408, 413, 429, 499, 500,
 struct metrics {
   struct buf labels; /* of every sample, without braces */
   struct histogram histograms[N_HISTOGRAMS];
-  uint64_t prompt_tokens, generation_tokens, cached_tokens, reasoning_tokens, n_requests, n_aborted, n_tool_calls, n_forms;
+  uint64_t prompt_tokens, image_tokens, audio_tokens, generation_tokens, cached_tokens, reasoning_tokens, n_requests, n_aborted,
+      n_tool_calls, n_forms;
   struct {
     const char *dialect; /* static */
     uint64_t by_status[ARRAY_LEN(statuses)];
@@ -160,6 +161,8 @@ void metrics_message(struct metrics *m, struct call *c, const struct message *ms
     if (first_of_prompt) {
       m->prompt_tokens += (uint64_t)msg->prompt_tokens;
       m->cached_tokens += (uint64_t)MAX(msg->cached_tokens, 0);
+      m->image_tokens += (uint64_t)c->job.prompts[o->prompt].image_tokens;
+      m->audio_tokens += (uint64_t)c->job.prompts[o->prompt].audio_tokens;
       observe(m, PROMPT, msg->prompt_tokens);
       observe(m, UNCACHED_PROMPT, MAX(msg->prompt_tokens - msg->cached_tokens, 0));
     }
@@ -328,6 +331,24 @@ static void put_pools(const struct metrics *m, const struct metrics_now *now, st
             "Share of places or of tokens in use, the larger one.");
 }
 
+/* Only where the model takes any. */
+static void put_media(const struct metrics *m, const struct metrics_now *now, struct buf *out) {
+  const struct cygnet_stats *s = &now->stats;
+  if (!now->info->vision && !now->info->audio) return;
+  put_counter(m, out, "cygnet:image_tokens_total", "", m->image_tokens, "Prompt tokens that are rows of pictures.");
+  put_counter(m, out, "cygnet:audio_tokens_total", "", m->audio_tokens, "Prompt tokens that are rows of sounds.");
+  put_counter(m, out, "cygnet:media_total", "", s->n_media, "Pictures and sounds of requests that have begun.");
+  put_counter(m, out, "cygnet:media_cached_total", "", s->n_media_cached, "Of those, the ones that were encoded before.");
+  put_counter(m, out, "cygnet:media_encoded_total", "", s->n_encoded, "Pictures and sounds encoded.");
+  put_counter(m, out, "cygnet:media_rows_encoded_total", "", s->media_rows_encoded, "Rows that the encoders made.");
+  put_counter(m, out, "cygnet:media_fetched_total", "", now->media_fetched, "Addresses that pictures and sounds were fetched from.");
+  put_gauge(m, out, "cygnet:media_encode_seconds", s->encode_ms / 1e3, "Seconds that encoding took since the start.");
+  put_gauge(m, out, "cygnet:media_rows_used", s->media_rows_used, "Encoded rows that requests hold.");
+  put_gauge(m, out, "cygnet:media_rows_cached", s->media_rows_cached, "Encoded rows that are kept for others.");
+  put_gauge(m, out, "cygnet:media_rows_max", now->info->media_rows, "Encoded rows that have room.");
+  put_gauge(m, out, "cygnet:media_held_bytes", (double)now->media_held_bytes, "Bytes of pictures and sounds of requests in the house.");
+}
+
 static void put_engine(const struct metrics *m, const struct metrics_now *now, struct buf *out) {
   const struct cygnet_info *i = now->info;
   const struct cygnet_stats *s = &now->stats;
@@ -354,6 +375,7 @@ void metrics_put(const struct metrics *m, const struct metrics_now *now, struct 
   put_requests(m, now, out);
   put_tokens(m, now, out);
   put_pools(m, now, out);
+  put_media(m, now, out);
   put_engine(m, now, out);
   for (int id = 0; id < N_HISTOGRAMS; id++) put_histogram(m, out, id);
 }

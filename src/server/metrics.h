@@ -28,7 +28,8 @@ struct metrics_now { /* gauges of this moment */
   const struct cygnet_info *info;
   struct cygnet_stats stats;
   int n_calls, n_preparing, connections;
-  uint64_t http_requests, http_dropped;
+  uint64_t http_requests, http_dropped, media_fetched;
+  size_t media_held_bytes;
   double uptime_s;
 };
 void metrics_put(const struct metrics *m, const struct metrics_now *now, struct buf *out);

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "server/form.h"
+#include "server/media.h"
 
 enum { LOGPROBS_MAX = 20, NEW_TOKENS = 128, RID_BYTES = 256 };
 
@@ -18,13 +19,10 @@ static const struct params_names names = {.max_tokens = "max_new_tokens", .min_t
 
 /* ---- requests ------------------------------------------------------------------------------------------------------------- */
 
-static const char *const unsupported[] = {"input_embeds",      "image_data",
-                                          "video_data",        "audio_data",
-                                          "session_params",    "lora_path",
-                                          "lora_id",           "custom_logit_processor",
-                                          "require_reasoning", "token_ids_logprob",
-                                          "bootstrap_host",    "return_hidden_states",
-                                          "bootstrap_room",    "return_routed_experts"};
+static const char *const unsupported[] = {
+    "input_embeds",           "video_data",           "session_params",    "lora_path",      "lora_id",
+    "custom_logit_processor", "require_reasoning",    "token_ids_logprob", "bootstrap_host", "return_hidden_states",
+    "bootstrap_room",         "return_routed_experts"};
 static const char *const unsupported_sampling[] = {"structural_tag", "stop_regex", "custom_params", "response_format", "tools"};
 
 /* Names of the other dialect: taking them for unknown ones would drop a limit silently. */
@@ -119,8 +117,84 @@ static bool all_are(const json_t *v, json_type type) {
   return json_array_size(v) > 0;
 }
 
+/* ---- pictures and sounds --------------------------------------------------------------------------------------------------------- */
+
+/* What belongs to prompt i of n: a string or {"url"} for the only prompt, a list for the only prompt, or one of either for each. */
+static const json_t *data_of(struct params *p, const char *field, size_t i, size_t n, bool batch) {
+  const json_t *v = json_object_get(p->object, field);
+  if (!params_is_given(v)) return NULL;
+  if (!batch) {
+    const json_t *inner = json_array_size(v) == 1 ? json_array_get(v, 0) : NULL;
+    return json_is_array(inner) ? inner : v;
+  }
+  if (!json_is_array(v) || json_array_size(v) != n) {
+    params_fail(p, field, "expected a list with one for each of the %zu prompts, null where there is none", n);
+    return NULL;
+  }
+  return json_array_get(v, i);
+}
+
+static void collect_data(struct params *p, const struct api *a, const char *field, enum cygnet_media_kind kind, size_t i, size_t n,
+                         bool batch, int budget, struct media_list *list) {
+  const json_t *v = data_of(p, field, i, n, batch);
+  char place[60];
+  if (!params_is_given(v)) return;
+  for (size_t k = 0; k < (json_is_array(v) ? json_array_size(v) : 1); k++) {
+    const json_t *one = json_is_array(v) ? json_array_get(v, k) : v;
+    if (json_is_object(one) && json_object_get(one, "image_url")) one = json_object_get(one, "image_url");
+    if (batch) snprintf(place, sizeof place, "%s[%zu][%zu]", field, i, k);
+    else snprintf(place, sizeof place, json_is_array(v) ? "%s[%zu]" : "%s", field, k);
+    media_add(p, a, kind, one, budget, field, place, list);
+  }
+}
+
+/* Those of prompt i are loaded; how many they are. */
+static int load_data(struct params *p, const struct api *a, struct call *c, size_t i, size_t n, bool batch, int budget) {
+  struct media_list list = {0};
+  int before = c->job.n_media;
+  collect_data(p, a, "image_data", CYGNET_IMAGE, i, n, batch, budget, &list);
+  collect_data(p, a, "audio_data", CYGNET_AUDIO, i, n, batch, budget, &list);
+  if (!p->failed && before + list.n > a->media->limits.items && before)
+    params_fail(p, "image_data", "expected at most %d pictures and sounds in a request", a->media->limits.items);
+  if (!p->failed) p->failed = media_load(a, c, &list, list.n && list.v[0].kind == CYGNET_AUDIO ? "audio_data" : "image_data", p->e) < 0;
+  media_list_free(&list);
+  return c->job.n_media - before;
+}
+
+static bool has_data(const struct params *p) {
+  return params_is_given(json_object_get(p->object, "image_data")) || params_is_given(json_object_get(p->object, "audio_data"));
+}
+
+/* Texts with pictures and sounds: at their markers, or in front. */
+static void parse_texts(struct params *p, const struct api *a, struct call *c, const json_t *text, int budget) {
+  struct job *j = &c->job;
+  bool batch = json_is_array(text);
+  size_t n = batch ? json_array_size(text) : 1;
+  if (n > (size_t)a->choices_max) params_fail(p, "text", "expected at most %d prompts, found %zu", a->choices_max, n);
+  if (p->failed) return;
+  j->as_list = batch;
+  j->prompts = xcalloc(n, sizeof *j->prompts);
+  for (size_t i = 0; i < n && !p->failed; i++) {
+    const json_t *one = batch ? json_array_get(text, i) : text;
+    int first = j->n_media, found = load_data(p, a, c, i, n, batch, budget);
+    if (!p->failed) p->failed = api_media_prompt(a, j, json_string_value(one), json_string_length(one), first, found, "text", p->e) < 0;
+  }
+}
+
+/* Ids as they are: placeholders and media have to fit, also where there are none. */
+static void match_ids(struct params *p, const struct api *a, struct call *c, int budget) {
+  struct job *j = &c->job;
+  for (int i = 0; i < j->n_prompts && !p->failed; i++) {
+    int first = j->n_media, found = load_data(p, a, c, (size_t)i, (size_t)j->n_prompts, j->as_list, budget);
+    if (!p->failed) p->failed = media_match(a, j, &j->prompts[i], first, found, found ? "input_ids" : NULL, p->e) < 0;
+  }
+}
+
 /* Exactly one of text and input_ids; a list of either is a batch, even of one. */
-static void parse_prompts(struct params *p, const struct api *a, struct job *j) {
+static void parse_prompts(struct params *p, const struct api *a, struct call *c) {
+  struct job *j = &c->job;
+  int budget = 0;
+  media_budget(p, a, &budget);
   const json_t *text = json_object_get(p->object, "text"), *ids = json_object_get(p->object, "input_ids");
   if (json_is_null(text)) text = NULL;
   if (json_is_null(ids)) ids = NULL;
@@ -134,9 +208,12 @@ static void parse_prompts(struct params *p, const struct api *a, struct job *j) 
     params_fail(p, "text", "expected a string or an array of strings");
   } else if (ids && !all_are(ids, JSON_INTEGER) && !all_are(ids, JSON_ARRAY)) {
     params_fail(p, "input_ids", "expected an array of token ids, or an array of such arrays");
+  } else if (text && has_data(p)) {
+    parse_texts(p, a, c, text, budget);
   } else {
     j->as_list = text ? json_is_array(text) : json_is_array(json_array_get(ids, 0));
     p->failed = api_prompts(a, text ? text : ids, text ? "text" : "input_ids", j, p->e) < 0;
+    match_ids(p, a, c, budget);
   }
 }
 
@@ -178,7 +255,7 @@ static int prepare(const struct api *a, struct call *c, const json_t *body, stru
   params_bool(&p, "return_text_in_logprobs", &j->text_in_logprobs);
   params_bool(&p, "return_prompt_token_ids", &j->return_prompt_ids);
   params_service(&p, j);
-  parse_prompts(&p, a, j);
+  parse_prompts(&p, a, c);
   parse_items(&p, a, j);
   parse_rids(&p, c);
   if (p.failed) return -1;
@@ -278,8 +355,12 @@ static void put_answer(struct buf *out, const struct choice *o, bool with_index)
   buf_puts(out, "\"meta_info\":{");
   put_id(out, o);
   put_finish(out, o);
-  buf_printf(out, ",\"prompt_tokens\":%zu,\"completion_tokens\":%d,\"cached_tokens\":%d", t->n_ids, o->completion_tokens, o->cached_tokens);
+  buf_printf(out, ",\"prompt_tokens\":%zu,\"completion_tokens\":%d,\"cached_tokens\":%d", job_prompt_tokens(t), o->completion_tokens,
+             o->cached_tokens);
   buf_printf(out, ",\"cached_tokens_details\":{\"device\":%d,\"host\":0},\"reasoning_tokens\":%d", o->cached_tokens, o->reasoning_tokens);
+  if (t->n_media)
+    buf_printf(out, ",\"image_tokens\":%d,\"audio_tokens\":%d,\"media\":%d,\"media_cached\":%d,\"encode_time\":%.6f", t->image_tokens,
+               t->audio_tokens, t->n_media, o->n_media_cached, o->encode_ms / 1e3);
   buf_printf(out, ",\"weight_version\":\"default\",\"num_retractions\":%d", o->n_retractions);
   buf_printf(out, ",\"queue_time\":%.6f,\"prefill_time\":%.6f,\"decode_time\":%.6f", o->queue_ms / 1e3, o->prefill_ms / 1e3,
              o->decode_ms / 1e3);

@@ -144,13 +144,14 @@ static void put_usage(struct buf *out, const struct call *c) {
     completion += o->completion_tokens;
     reasoning += o->reasoning_tokens;
     if (i % c->job.n) continue; /* the same prompt again */
-    prompt += (int64_t)c->job.prompts[o->prompt].n_ids;
+    prompt += (int64_t)job_prompt_tokens(&c->job.prompts[o->prompt]);
     cached += o->cached_tokens;
   }
   buf_printf(out, "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"reasoning_tokens\":%lld,",
              (long long)prompt, (long long)completion, (long long)(prompt + completion), (long long)reasoning);
-  buf_printf(out, "\"prompt_tokens_details\":{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":%lld}}",
-             (long long)cached, (long long)reasoning);
+  buf_printf(out, "\"prompt_tokens_details\":{\"cached_tokens\":%lld", (long long)cached);
+  api_put_media_usage(out, c);
+  buf_printf(out, "},\"completion_tokens_details\":{\"reasoning_tokens\":%lld}}", (long long)reasoning);
 }
 
 /* What SGLang says beyond OpenAI, after usage or choices. */

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "server/form.h"
+#include "server/media.h"
 #include "server/thinking.h"
 
 enum { LOGPROBS_MAX = 20 };
@@ -86,6 +87,8 @@ static int prepare_completion(const struct api *a, struct call *c, const json_t 
   if (!prompt) params_missing(&p, "prompt");
   if (p.failed) return -1;
   if (api_prompts(a, prompt, "prompt", j, e) < 0 || api_check_choices(a, j, e) < 0) return -1;
+  for (int i = 0; i < j->n_prompts; i++)
+    if (media_match(a, j, &j->prompts[i], 0, 0, "prompt", e) < 0) return -1; /* none, so no placeholders either */
   form_compile(&p, a, form, j);
   return fit(&p, a, "prompt", max_tokens, j);
 }
@@ -103,6 +106,7 @@ int openai_prepare_completion(const struct api *a, struct call *c, const json_t 
 struct asked {
   struct form form;
   struct thinking thinking;
+  struct media_list media;
 };
 
 /* Options of the renderer, from the request's own fields and from chat_template_kwargs. Those that not every model has are written where they are needed. */
@@ -197,6 +201,7 @@ static int render(const struct api *a, struct params *p, const struct asked *k, 
   int r = params_end(p);
   if (r == 0) {
     json_t *tidied = tidy(messages);
+    media_strip(tidied);
     char *text = text_of(tidied), *tools = form_offers_tools(&k->form) ? text_of(k->form.tools) : NULL;
     r = a->port.render(a->port.self, text, tools, buf_cstr(&options), &ids, &n, &thought, &why);
     if (r < 0) {
@@ -236,6 +241,21 @@ static void take_apart(const struct asked *k, struct job *j) {
   j->thoughts = j->in_thought ? CYGNET_THOUGHTS_OPEN : k->thinking.on ? CYGNET_THOUGHTS_MAY : CYGNET_THOUGHTS_FREE;
 }
 
+/* Pictures and sounds: first what they are said to be, then the conversation around them, then their bytes, which cost time. */
+static void collect_media(struct params *p, const struct api *a, struct asked *k) {
+  const json_t *messages = json_object_get(p->object, "messages");
+  int budget = 0;
+  media_budget(p, a, &budget);
+  media_collect(p, a, messages, "messages", budget, &k->media);
+}
+
+static int load_media(struct params *p, const struct api *a, struct call *c, const struct asked *k, const char *field) {
+  if (p->failed) return -1;
+  p->failed = media_load(a, c, &k->media, "messages", p->e) < 0 ||
+              media_match(a, &c->job, &c->job.prompts[0], 0, c->job.n_media, field, p->e) < 0;
+  return params_end(p);
+}
+
 static int prepare_chat(const struct api *a, struct call *c, const json_t *body, struct asked *k, struct api_error *e) {
   struct job *j = &c->job;
   struct params p = params_of(body, "body", e);
@@ -251,17 +271,21 @@ static int prepare_chat(const struct api *a, struct call *c, const json_t *body,
     params_fail(&p, "top_logprobs", "only allowed together with \"logprobs\": true");
   if (params_bool(&p, "echo", &echo) && echo) params_refuse(&p, "echo", "not supported for conversations");
   params_array(&p, "input_ids", &ids);
+  collect_media(&p, a, k);
   if (p.failed) return -1;
   if (logprobs) j->logprobs = top_logprobs;
+  const char *field = json_array_size(ids) ? "input_ids" : "messages";
   if ((json_array_size(ids) ? take_ids(a, &p, ids, j) : render(a, &p, k, j)) < 0) return -1;
   take_apart(k, j);
   form_compile(&p, a, &k->form, j);
-  return fit(&p, a, json_array_size(ids) ? "input_ids" : "messages", max_tokens, j);
+  if (load_media(&p, a, c, k, field) < 0) return -1;
+  return fit(&p, a, field, max_tokens, j);
 }
 
 int openai_prepare_chat(const struct api *a, struct call *c, const json_t *body, struct api_error *e) {
   struct asked k = {0};
   int r = prepare_chat(a, c, body, &k, e);
   form_free(&k.form);
+  media_list_free(&k.media);
   return r;
 }

@@ -37,13 +37,18 @@ void ops_health(struct serve *s, struct http_exchange *x) {
   else reply_probe(x, "application/json", "{\"status\":\"ok\"}", 15);
 }
 
+static const char *word_of(const char *encoder) { return encoder ? "true" : "false"; }
+
 static void put_model(const struct serve *s, struct buf *out) {
   const char *name = buf_cstr(&s->api.model_json);
   buf_printf(
       out,
       "{\"id\":\"%s\",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"cygnet\",\"root\":\"%s\",\"parent\":null,\"max_model_len\":%d,"
-      "\"supports_thinking\":%s,\"supports_tools\":true}",
-      name, (long long)s->api.created, name, s->api.info.ctx_tokens, s->api.info.chat_thinks ? "true" : "false");
+      "\"supports_thinking\":%s,\"supports_tools\":true,\"supports_vision\":%s,\"supports_audio\":%s,\"input_modalities\":[\"text\"%s%s],"
+      "\"output_modalities\":[\"text\"]}",
+      name, (long long)s->api.created, name, s->api.info.ctx_tokens, s->api.info.chat_thinks ? "true" : "false",
+      word_of(s->api.info.vision), word_of(s->api.info.audio), s->api.info.vision ? ",\"image\"" : "",
+      s->api.info.audio ? ",\"audio\"" : "");
 }
 
 void ops_models(struct serve *s, struct http_exchange *x) {
@@ -100,9 +105,10 @@ void ops_model_info(struct serve *s, struct http_exchange *x) {
   put_named(&body, "tokenizer_path", s->api.model);
   put_named(&body, "model_type", i->architecture);
   put_named(&body, "weight_version", "default");
-  buf_puts(
-      &body,
-      "\"is_generation\":true,\"preferred_sampling_params\":null,\"has_image_understanding\":false,\"has_audio_understanding\":false,\"architectures\":[\"");
+  buf_printf(&body,
+             "\"is_generation\":true,\"preferred_sampling_params\":null,\"has_image_understanding\":%s,\"has_audio_understanding\":%s,",
+             word_of(i->vision), word_of(i->audio));
+  buf_puts(&body, "\"architectures\":[\"");
   buf_json_escape(&body, i->architecture ? i->architecture : "", strlen(i->architecture ? i->architecture : ""));
   buf_puts(&body, "\"]}");
   reply_json(x, &body);
@@ -161,6 +167,17 @@ void ops_server_info(struct serve *s, struct http_exchange *x) {
   buf_printf(&body, "\"memory_usage\":{\"weight_bytes\":%zu,\"kv_bytes\":%zu,\"scratch_bytes\":%zu,\"resident_bytes\":%zu,",
              weights_in_memory(i), i->kv_bytes, i->scratch_bytes, mem_resident_bytes());
   buf_printf(&body, "\"kv_token_bytes_full\":%zu,\"kv_token_bytes_swa\":%zu},", i->kv_token_bytes_full, i->kv_token_bytes_sliding);
+  if (i->vision || i->audio) {
+    const struct media_limits *l = &s->media.limits;
+    buf_putc(&body, '"');
+    buf_puts(&body, "media\":{");
+    put_named(&body, "vision", i->vision);
+    put_named(&body, "audio", i->audio);
+    buf_printf(&body, "\"image_tokens\":%d,\"audio_seconds\":%d,\"media_bytes\":%zu,\"media_rows\":%d,\"items_max\":%d,", i->image_tokens,
+               i->audio_seconds, i->media_bytes, i->media_rows, l->items);
+    buf_printf(&body, "\"item_bytes_max\":%zu,\"total_bytes_max\":%zu,\"held_bytes\":%zu},", l->item_bytes, l->total_bytes,
+               atomic_load(&s->media.held_bytes));
+  }
   buf_printf(&body, "\"uptime_s\":%.3f,\"step_ms\":%.3f,\"internal_states\":[", clock_ms_since(s->started_ns) / 1e3, step_ms);
   put_state(s, &body, &t);
   buf_puts(&body, "],");
@@ -193,7 +210,11 @@ void ops_ping(struct serve *s, struct http_exchange *x) {
 /* ---- metrics and loads -------------------------------------------------------------------------------------------------- */
 
 void ops_metrics(struct serve *s, struct http_exchange *x) {
-  struct metrics_now now = {.info = &s->api.info, .n_calls = s->n_calls, .uptime_s = clock_ms_since(s->started_ns) / 1e3};
+  struct metrics_now now = {.info = &s->api.info,
+                            .media_held_bytes = atomic_load(&s->media.held_bytes),
+                            .media_fetched = atomic_load(&s->media.n_fetched),
+                            .n_calls = s->n_calls,
+                            .uptime_s = clock_ms_since(s->started_ns) / 1e3};
   struct http_counts h;
   double step_ms;
   threads_stats(s->threads, &now.stats, &step_ms);

@@ -259,9 +259,11 @@ int32_t *params_ids(struct params *p, const char *key, const json_t *list, const
   int32_t *ids = xcalloc(*n + 1, sizeof *ids);
   for (size_t i = 0; i < *n && !p->failed; i++) {
     const json_t *v = json_array_get(list, i);
-    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= a->info.vocab)
+    json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+    bool placeholder = id >= 0 && (id == a->info.image_id || id == a->info.audio_id); /* may lie behind the vocabulary */
+    if (id < 0 || (id >= a->info.vocab && !placeholder))
       params_fail(p, key, "[%zu]: expected a token id from 0 to %d", i, a->info.vocab - 1);
-    else ids[i] = (int32_t)json_integer_value(v);
+    else ids[i] = (int32_t)id;
   }
   if (!p->failed) return ids;
   free(ids);
@@ -275,14 +277,14 @@ static const char too_long[] =
 
 void params_fit(struct params *p, const struct api *a, const struct params_names *names, const char *prompt, int max_tokens, int min_tokens,
                 struct job_prompt *t) {
-  size_t ctx = (size_t)a->info.ctx_tokens;
+  size_t ctx = (size_t)a->info.ctx_tokens, n_ids = job_prompt_tokens(t);
   if (p->failed) return;
-  if (t->n_ids > ctx || (t->n_ids == ctx && max_tokens != 0)) {
+  if (n_ids > ctx || (n_ids == ctx && max_tokens != 0)) {
     p->failed = true;
-    api_error_set(p->e, 400, "context_length_exceeded", prompt, too_long, a->info.ctx_tokens, prompt, t->n_ids, prompt);
+    api_error_set(p->e, 400, "context_length_exceeded", prompt, too_long, a->info.ctx_tokens, prompt, n_ids, prompt);
     return;
   }
-  int room = (int)(ctx - t->n_ids);
+  int room = (int)(ctx - n_ids);
   t->max_tokens = max_tokens < 0 || max_tokens > room ? room : max_tokens;
   if (min_tokens <= t->max_tokens) return;
   if (t->max_tokens == max_tokens)

@@ -21,6 +21,14 @@ static struct cygnet_parser *port_parser_new(void *self, const char *const *name
                                              void (*fn)(void *ctx, const struct cygnet_part *part), void *ctx) {
   return cygnet_parser_new(self, names, n_names, in_thought, fn, ctx);
 }
+static struct cygnet_media *port_media_new(void *self, enum cygnet_media_kind kind, const void *bytes, size_t n,
+                                           const struct cygnet_media_options *o, struct cygnet_error *e) {
+  return cygnet_media_new(self, kind, bytes, n, o, e);
+}
+static int port_expand(void *self, const int32_t *ids, size_t n_ids, const struct cygnet_media *const *media, size_t n_media, int32_t **out,
+                       size_t *n_out, struct cygnet_error *e) {
+  return cygnet_expand(self, ids, n_ids, media, n_media, out, n_out, e);
+}
 static uint64_t port_submit(void *self, const struct cygnet_request *r, struct cygnet_error *e) { return cygnet_submit(self, r, e); }
 static void port_abort(void *self, uint64_t request) { cygnet_abort(self, request); }
 static int port_step(void *self) { return cygnet_step(self); }
@@ -42,6 +50,12 @@ struct port port_of(struct cygnet *c) {
                        .parser_free = cygnet_parser_free,
                        .parser_push = cygnet_parser_push,
                        .parser_finish = cygnet_parser_finish,
+                       .media_new = port_media_new,
+                       .media_free = cygnet_media_free,
+                       .media_tokens = cygnet_media_tokens,
+                       .media_seconds = cygnet_media_seconds,
+                       .media_memory = cygnet_media_memory,
+                       .expand = port_expand,
                        .submit = port_submit,
                        .abort = port_abort,
                        .step = port_step,

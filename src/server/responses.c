@@ -230,11 +230,23 @@ static void add_call(struct params *p, struct translation *t, const json_t *item
   else translate_add_call(t, id, name, json_incref(arguments), (int)i);
 }
 
+/* {"type": "input_image", "image_url", "detail"}, {"type": "input_audio", "input_audio": {"data", "format"}} */
+static json_t *media_part(struct params *p, const json_t *part, const char *path, size_t i) {
+  const char *type = json_string_value(json_object_get(part, "type")), *detail = json_string_value(json_object_get(part, "detail"));
+  bool image = type && !strcmp(type, "input_image"), audio = type && !strcmp(type, "input_audio");
+  const json_t *file = json_object_get(part, "file_id");
+  if (type && !strcmp(type, "input_file")) translate_fail(p, "input", "%s[%zu]: files are not taken by this server", path, i);
+  else if (image && params_is_given(file)) translate_fail(p, "input", "%s[%zu].file_id: nothing is stored by this server", path, i);
+  if (p->failed) return NULL;
+  if (image) return translate_media("image_url", json_object_get(part, "image_url"), detail, path, i);
+  return audio ? translate_media("input_audio", json_object_get(part, "input_audio"), NULL, path, i) : NULL;
+}
+
 static void add_output(struct params *p, struct translation *t, const json_t *item, size_t i) {
   static const char *const types[] = {"input_text", "output_text", "text", NULL};
   char path[64];
   snprintf(path, sizeof path, "input[%zu].output", i);
-  json_t *content = translate_content(p, json_object_get(item, "output"), path, "input", types);
+  json_t *content = translate_content_with(p, json_object_get(item, "output"), path, "input", types, media_part);
   if (content) translate_add_result(t, json_string_value(json_object_get(item, "call_id")), content, (int)i);
 }
 
@@ -249,7 +261,7 @@ static void add_message(struct params *p, struct translation *t, const json_t *i
                    str_escape(str_c(role ? role : ""), shown, sizeof shown));
     return;
   }
-  json_t *content = translate_content(p, json_object_get(item, "content"), path, "input", types);
+  json_t *content = translate_content_with(p, json_object_get(item, "content"), path, "input", types, media_part);
   if (content) translate_add(t, role, content, (int)i, false);
 }
 
@@ -337,7 +349,7 @@ static int prepare(const struct api *a, struct call *c, const json_t *body, stru
   translate_prepare(&p, a, c, &t);
   if (p.failed && translate_too_long(e))
     api_error_set(e, 400, e->code, "input", "your input is too long for this model's context window: %zu tokens, and at most %d fit",
-                  c->job.prompts[0].n_ids, a->info.ctx_tokens - 1);
+                  job_prompt_tokens(&c->job.prompts[0]), a->info.ctx_tokens - 1);
   if (!p.failed) c->job.repeated = repeated_fields(a, body, &c->job, &w);
   translate_close(&t);
   return params_end(&p);
@@ -387,9 +399,10 @@ static void put_item(struct buf *out, const struct call *c, int i, const char *s
 
 static void put_usage(struct buf *out, const struct call *c) {
   const struct choice *o = &c->choices[0];
-  size_t input = c->job.prompts[0].n_ids;
-  buf_printf(out, "{\"input_tokens\":%zu,\"input_tokens_details\":{\"cached_tokens\":%d,\"cache_write_tokens\":0},", input,
-             o->cached_tokens);
+  size_t input = job_prompt_tokens(&c->job.prompts[0]);
+  buf_printf(out, "{\"input_tokens\":%zu,\"input_tokens_details\":{\"cached_tokens\":%d,\"cache_write_tokens\":0", input, o->cached_tokens);
+  api_put_media_usage(out, c);
+  buf_puts(out, "},");
   buf_printf(out, "\"output_tokens\":%d,\"output_tokens_details\":{\"reasoning_tokens\":%d},\"total_tokens\":%zu}", o->completion_tokens,
              o->reasoning_tokens, input + (size_t)o->completion_tokens);
 }

@@ -4,6 +4,7 @@
 #include <strings.h>
 
 #include "server/access.h"
+#include "server/multipart.h"
 #include "server/serve_impl.h"
 
 struct route {
@@ -25,6 +26,7 @@ static const struct route routes[] = {
     {"POST", "/v1/chat/completions", &dialect_chat, NULL, ACCESS_USE},
     {"POST", "/v1/completions", &dialect_completion, NULL, ACCESS_USE},
     {"POST", "/v1/responses", &dialect_responses, NULL, ACCESS_USE},
+    {"POST", "/v1/audio/transcriptions", &dialect_transcribe, NULL, ACCESS_USE},
     {"POST", "/v1/messages", &dialect_anthropic, NULL, ACCESS_USE},
     {"POST", "/v1/messages/count_tokens", &dialect_count_tokens, NULL, ACCESS_USE},
     {"POST, PUT", "/generate", &dialect_generate, NULL, ACCESS_USE},
@@ -160,6 +162,33 @@ static bool from_a_web_page(const struct http_head *h) {
   return str_is(site, "cross-site") || str_is(site, "same-site");
 }
 
+/* A form of any page can send multipart/form-data, and a browser says whose page it was. */
+static bool from_another_origin(const struct serve *s, const struct http_head *h) {
+  struct str origin = http_head_find(h, "Origin", NULL);
+  const char *allowed = s->options.cors_origin;
+  if (from_a_web_page(h) && !allowed) return true;
+  if (!origin.n || (allowed && (!strcmp(allowed, "*") || str_is(origin, allowed)))) return false;
+  const char *slashes = memmem(origin.p, origin.n, "://", 3);
+  if (!slashes) return true;
+  struct str host = str_of(slashes + 3, origin.n - (size_t)(slashes + 3 - origin.p));
+  return host.n != h->host.n || strncasecmp(host.p, h->host.p, host.n) != 0;
+}
+
+/* What a body has to be. */
+static void check_type(struct serve *s, struct http_exchange *x, const struct route *r) {
+  struct str type = http_head_find(&x->head, "Content-Type", NULL);
+  char boundary[MULTIPART_BOUNDARY_MAX + 1];
+  bool in_parts = r->dialect && r->dialect->in_parts;
+  if (in_parts && from_another_origin(s, &x->head))
+    serve_reply_error(x, 403, "cross_site", "a page of another site may not use %s", r->path);
+  else if (in_parts && !multipart_boundary(type, boundary))
+    serve_reply_error(x, 400, "invalid_content_type", "expected the header \"Content-Type: multipart/form-data\" with a boundary");
+  else if (!in_parts && !wants_no_json(r, &x->head) && !is_json(type))
+    serve_reply_error(x, 400, "invalid_content_type", "expected the header \"Content-Type: application/json\"");
+  else if (r->dialect && !str_is(x->head.method, "GET") && s->n_calls >= s->options.calls_max)
+    serve_reply_busy(s, x); /* a probe needs no place */
+}
+
 void route_head(void *ctx, struct http_exchange *x) {
   struct serve *s = ctx;
   const struct http_head *h = &x->head;
@@ -206,10 +235,7 @@ void route_head(void *ctx, struct http_exchange *x) {
     serve_reply_error(x, 403, "cross_site", "a page of another site may not use %s", r->path);
     return;
   }
-  if (!wants_no_json(r, h) && !is_json(http_head_find(h, "Content-Type", NULL)))
-    serve_reply_error(x, 400, "invalid_content_type", "expected the header \"Content-Type: application/json\"");
-  else if (r->dialect && !str_is(h->method, "GET") && s->n_calls >= s->options.calls_max)
-    serve_reply_busy(s, x); /* a probe needs no place */
+  check_type(s, x, r);
 }
 
 const struct dialect *route_dialect(const struct http_exchange *x) {

@@ -9,6 +9,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "server/media.h"
+#include "server/multipart.h"
 #include "server/serve_impl.h"
 
 enum { MESSAGES_PER_TURN = 64, DRAIN_TICK_MS = 20, LAST_WORDS_MS = 2000, ORIGIN_BYTES = 300, PREP_THREADS_MAX = 64 };
@@ -72,6 +74,8 @@ void serve_call(struct serve *s, struct http_exchange *x, const struct dialect *
     return;
   }
   if (dialect->empty_body && query.n) memcpy(c->query, query.p, query.n);
+  if (dialect->in_parts)
+    multipart_boundary(http_head_find(&x->head, "Content-Type", NULL), c->boundary); /* route.c saw that there is one */
   c->body = x->body;
   buf_init(&x->body, 0);
   if (x->request_id[0]) c->rid = xstrdup(x->request_id); /* unless the body has one */
@@ -270,7 +274,11 @@ struct serve *serve_open(const struct port *port, const struct serve_options *o,
   atomic_init(&s->stops, 0);
   CHECK(pthread_mutex_init(&s->rid_mutex, NULL) == 0);
   api_init(&s->api, port, &s->options);
+  s->api.media = &s->media;
+  s->media.folder = -1;
   s->metrics = metrics_new(s->api.model);
+  const struct media_limits none = {0};
+  if (media_house_open(&s->media, o->media ? o->media : &none, e)) goto fail;
   if (check_origin(s->options.cors_origin, e)) goto fail;
   const struct http_handlers handlers = {
       .on_head = route_head, .on_request = route_request, .on_closed = on_closed, .on_fault = on_fault, .ctx = s};
@@ -301,6 +309,7 @@ void serve_close(struct serve *s) {
   for (int i = 0; i < ABORT_WISHES; i++) free(s->wishes[i].rid);
   pthread_mutex_destroy(&s->rid_mutex);
   metrics_delete(s->metrics);
+  media_house_close(&s->media);
   free(s->api.model);
   buf_free(&s->api.model_json);
   free(s);

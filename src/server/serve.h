@@ -1,7 +1,7 @@
 /* serve.h — the server: HTTP in front of one engine.
  *
  * Routes (route.c has the table)
- *   OpenAI      POST /v1/chat/completions, /v1/completions, /v1/responses   GET /v1/models, /v1/models/{id}
+ *   OpenAI      POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/audio/transcriptions   GET /v1/models, /v1/models/{id}
  *   Anthropic   POST /v1/messages, /v1/messages/count_tokens
  *   SGLang      POST /generate, /abort_request, /flush_cache                GET /health, /health_generate, /get_model_info, /server_info, /v1/loads
  *   more        POST /tokenize, /detokenize, /apply-template                GET /metrics, / (chat page)
@@ -14,7 +14,8 @@
  *      alone the other routes are open.
  *   3. No CORS header is sent unless cors_origin says so. A server that listens on a loopback address answers only to Host names that are IP
  *      addresses, localhost, or in allowed_hosts, so that a web page cannot reach it through a name of its own.
- *   4. POST wants Content-Type: application/json (which a web page of another origin cannot send unasked), unless it has no body and needs none. What
+ *   4. POST wants Content-Type: application/json (which a web page of another origin cannot send unasked), unless it has no body and needs none; a route
+ *      for files wants multipart/form-data, which such a page can send, so there an Origin that is neither ours nor allowed is refused. What
  *      acts on others is refused to pages of other sites by what browsers say of themselves (Sec-Fetch-Site).
  *   5. serve_stop once: new requests get 503, running ones go on; after grace_ms the rest get an error object. Twice: ends at once.
  *   6. The model field of a request is not compared with the served name; answers carry the served name.
@@ -27,6 +28,7 @@
 #include "server/http.h"
 
 struct access;
+struct media_limits; /* media.h */
 
 struct serve_options {                    /* zero = the value in brackets; strings are borrowed while the server lives */
   const char *host;                       /* ["127.0.0.1"] */
@@ -47,7 +49,8 @@ struct serve_options {                    /* zero = the value in brackets; strin
   const struct cygnet_sampling *sampling; /* [temperature 1] for what a request leaves out */
   const char *options_json;               /* [none] JSON object with the options the program was started with, for /server_info */
   struct http_limits limits;
-  bool quiet; /* nothing on stderr but warnings */
+  const struct media_limits *media; /* [its defaults] what pictures and sounds may cost and where they may come from */
+  bool quiet;                       /* nothing on stderr but warnings */
 };
 
 bool serve_is_loopback(const char *host); /* nobody outside of this machine reaches it */

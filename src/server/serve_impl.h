@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "server/api.h"
+#include "server/media.h"
 #include "server/metrics.h"
 #include "server/serve.h"
 #include "server/threads.h"
@@ -23,6 +24,7 @@ struct abort_wish {
 struct serve {
   struct serve_options options;
   struct api api;
+  struct media_house media;
   struct http_server *http;
   struct threads *threads;
   struct metrics *metrics;

@@ -126,6 +126,8 @@ static uint64_t submit_choice(struct threads *t, struct choice *o, struct cygnet
   struct cygnet_request r = {
       .prompt = p->ids,
       .n_prompt = p->n_ids,
+      .media = p->media,
+      .n_media = (size_t)p->n_media,
       .max_tokens = p->max_tokens,
       .sampling = j->sampling,
       .stop = (const char *const *)j->stop,
@@ -242,6 +244,9 @@ static void take_event(struct threads *t, const struct cygnet_event *ev) {
   m->cached_tokens = ev->cached_tokens;
   m->completion_tokens = ev->completion_tokens;
   m->n_retractions = ev->n_retractions;
+  m->n_media = ev->n_media;
+  m->n_media_cached = ev->n_media_cached;
+  m->encode_ms = ev->encode_ms;
   m->queue_ms = ev->queue_ms;
   m->prefill_ms = ev->prefill_ms;
   m->decode_ms = ev->decode_ms;

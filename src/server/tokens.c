@@ -1,6 +1,7 @@
 /* tokens.c — text ↔ tokens over HTTP: /tokenize, /detokenize, /apply-template. Answered by the prep thread alone. */
 #include <stdlib.h>
 
+#include "server/media.h"
 #include "server/translate.h"
 
 /* ---- conversations ----------------------------------------------------------------------------------------------------------- */
@@ -21,7 +22,9 @@ static const struct job_prompt *render(struct params *p, const struct api *a, st
                                        "function_call",
                                        "reasoning",
                                        "preserve_thinking",
-                                       "tools_in_user_message"};
+                                       "tools_in_user_message",
+                                       "max_soft_tokens",
+                                       "mm_processor_kwargs"};
   if (p->failed) return NULL;
   json_t *chat = json_object();
   for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
@@ -87,6 +90,18 @@ static void tokenize_prompt(struct params *p, const struct api *a, struct encodi
   buf_putc(counts, ']');
 }
 
+/* The prompt with all rows of its pictures and sounds. */
+static void put_rows(struct params *p, const struct api *a, const struct job_prompt *t, struct buf *ids, struct buf *counts) {
+  struct cygnet_error why = {0};
+  int32_t *all = NULL;
+  size_t n = t->n_ids;
+  if (t->n_media && a->port.expand(a->port.self, t->ids, t->n_ids, t->media, (size_t)t->n_media, &all, &n, &why) < 0)
+    params_fail(p, "messages", "%s", why.message);
+  api_put_ids(ids, all ? all : t->ids, n);
+  buf_printf(counts, "%zu", n);
+  a->port.release(all);
+}
+
 /* {"prompt": text or texts} or {"messages": ...} → {"tokens", "count", "max_model_len"}. Messages have the special tokens that their template
  * writes: add_special_tokens is about prompts alone. */
 static int prepare_tokenize(const struct api *a, struct call *c, const json_t *body, struct buf *reply, struct api_error *e) {
@@ -104,8 +119,7 @@ static int prepare_tokenize(const struct api *a, struct call *c, const json_t *b
     tokenize_prompt(&p, a, how, &ids, &counts);
   } else {
     const struct job_prompt *found = render(&p, a, c);
-    if (found) api_put_ids(&ids, found->ids, found->n_ids);
-    if (found) buf_printf(&counts, "%zu", found->n_ids);
+    if (found) put_rows(&p, a, found, &ids, &counts);
   }
   if (!p.failed)
     buf_printf(reply, "{\"tokens\":%s,\"count\":%s,\"max_model_len\":%d}", buf_cstr(&ids), buf_cstr(&counts), a->info.ctx_tokens);

@@ -109,6 +109,21 @@ void translate_close(struct translation *t) {
 
 /* ---- messages ---------------------------------------------------------------------------------------------------------- */
 
+bool translate_has_media(const json_t *content) {
+  for (size_t i = 0; json_is_array(content) && i < json_array_size(content); i++)
+    if (!json_object_get(json_array_get(content, i), "text")) return true;
+  return false;
+}
+
+json_t *translate_media(const char *type, json_t *where, const char *detail, const char *path, size_t i) {
+  char place[96];
+  snprintf(place, sizeof place, "%s[%zu]", path, i);
+  json_t *part = json_pack("{s:s, s:s}", "type", type, "place", place);
+  if (where) json_object_set(part, type, where);
+  if (detail) json_object_set_new(part, "detail", json_string(detail));
+  return part;
+}
+
 json_t *translate_part(struct params *p, const json_t *part, const char *path, size_t i, const char *param, const char *const *types) {
   char shown[60];
   json_t *text = json_object_get(part, "text");
@@ -121,7 +136,8 @@ json_t *translate_part(struct params *p, const json_t *part, const char *path, s
   return p->failed ? NULL : json_pack("{s:s, s:O}", "type", "text", "text", text);
 }
 
-json_t *translate_content(struct params *p, const json_t *content, const char *path, const char *param, const char *const *types) {
+json_t *translate_content_with(struct params *p, const json_t *content, const char *path, const char *param, const char *const *types,
+                               translate_media_fn media) {
   if (p->failed) return NULL;
   if (json_is_string(content)) return json_incref((json_t *)(uintptr_t)content);
   if (!json_is_array(content)) {
@@ -130,12 +146,19 @@ json_t *translate_content(struct params *p, const json_t *content, const char *p
   }
   json_t *parts = json_array();
   for (size_t i = 0; i < json_array_size(content) && !p->failed; i++) {
-    json_t *part = translate_part(p, json_array_get(content, i), path, i, param, types);
+    const json_t *from = json_array_get(content, i);
+    json_t *part = media ? media(p, from, path, i) : NULL;
+    if (!part && !p->failed) part = translate_part(p, from, path, i, param, types);
     if (part) json_array_append_new(parts, part);
   }
-  json_t *whole = p->failed ? NULL : json_incref(json_array_size(parts) == 1 ? json_object_get(json_array_get(parts, 0), "text") : parts);
+  bool text = json_array_size(parts) == 1 && !translate_has_media(parts);
+  json_t *whole = p->failed ? NULL : json_incref(text ? json_object_get(json_array_get(parts, 0), "text") : parts);
   json_decref(parts);
   return whole; /* one part is as good as a string */
+}
+
+json_t *translate_content(struct params *p, const json_t *content, const char *path, const char *param, const char *const *types) {
+  return translate_content_with(p, content, path, param, types, NULL);
 }
 
 void translate_flatten(const json_t *content, struct buf *out) {
@@ -168,6 +191,18 @@ static void join(struct translation *t, const json_t *content) {
   translate_flatten(content, &t->joined);
 }
 
+/* Where there are pictures or sounds the parts stay parts, one after the other. */
+static void join_parts(struct translation *t, const json_t *content) {
+  end_joining(t);
+  json_t *last = last_message(t), *before = json_object_get(last, "content"), *parts = json_array();
+  const json_t *both[] = {before, content};
+  for (size_t i = 0; i < ARRAY_LEN(both); i++) {
+    if (json_is_array(both[i])) json_array_extend(parts, (json_t *)(uintptr_t)both[i]);
+    else if (json_string_length(both[i])) json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", both[i]));
+  }
+  json_object_set_new(last, "content", parts);
+}
+
 /* message: taken. Returned, borrowed. */
 static json_t *append(struct translation *t, json_t *message, int origin) {
   end_joining(t);
@@ -195,7 +230,8 @@ void translate_add(struct translation *t, const char *role, json_t *content, int
   if (last_role && !strcmp(role, "assistant") && last_is(t, role) && is_bare(last) && !t->joining) {
     json_object_set_new(last, "content", content);
   } else if (last_role && (is_system(role) ? is_system(last_role) : merge && !strcmp(role, last_role))) {
-    join(t, content);
+    if (translate_has_media(content) || translate_has_media(json_object_get(last, "content"))) join_parts(t, content);
+    else join(t, content);
     json_decref(content);
   } else {
     append(t, json_pack("{s:s, s:o}", "role", role, "content", content), origin);
@@ -248,6 +284,7 @@ static void move_place(const struct translation *t, struct api_error *e) {
   char message[sizeof e->message];
   char *end;
   if (strncmp(e->message, "messages[", 9)) return;
+  if (e->placed) return;
   unsigned long i = strtoul(e->message + 9, &end, 10);
   if (*end != ']' || i >= json_array_size(t->messages)) return;
   if (t->origins[i] < 0) snprintf(message, sizeof message, "%s%s", t->shape->system, end + 1);

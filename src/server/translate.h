@@ -33,7 +33,7 @@ struct translation {
 void translate_open(struct params *p, struct translation *t, const struct translate_shape *shape);
 void translate_close(struct translation *t);
 
-/* A message more. content: string or array of text parts; taken. merge: a turn of the same role as the last one continues that, after an
+/* A message more. content: string or array of parts; taken. merge: a turn of the same role as the last one continues that, after an
  * empty line (a system or developer message always does). */
 void translate_add(struct translation *t, const char *role, json_t *content, int origin, bool merge);
 /* What the assistant thought; a function that it called, arguments taken; what that gave, content taken. Thoughts, text and calls that follow each other
@@ -49,6 +49,16 @@ void translate_flatten(const json_t *content, struct buf *out);
 /* content: a string or an array of parts of the types named (ends in NULL) with "text" → for translate_add; NULL after an error.
  * path: "input[3].content"; param: what the error is about. */
 json_t *translate_content(struct params *p, const json_t *content, const char *path, const char *param, const char *const *types);
+
+/* The same with pictures and sounds: media makes a part of one (translate_media), or returns NULL where that is another kind of part, or after an
+ * error. */
+typedef json_t *(*translate_media_fn)(struct params *p, const json_t *part, const char *path, size_t i);
+json_t *translate_content_with(struct params *p, const json_t *content, const char *path, const char *param, const char *const *types,
+                               translate_media_fn media);
+/* Part i of path as a chat completion has it: type "image_url" or "input_audio"; where: its address, borrowed. Knows its place in the client's own
+ * words. Returns owned. */
+json_t *translate_media(const char *type, json_t *where, const char *detail, const char *path, size_t i);
+bool translate_has_media(const json_t *content);
 
 /* One part of such an array, the i-th; returns owned. */
 json_t *translate_part(struct params *p, const json_t *part, const char *path, size_t i, const char *param, const char *const *types);

@@ -254,6 +254,42 @@ void chat_write_control(struct chat_writer *w, const char *spelling) {
   add_segment(w, (struct chat_segment){.id = id});
 }
 
+static void write_id(struct chat_writer *w, int32_t id) {
+  if (id < 0) return;
+  chat_write_end(w);
+  add_segment(w, (struct chat_segment){.id = id});
+}
+
+static void write_wrapped(struct chat_writer *w, const struct chat_wrapping *m) {
+  if (m->newlines) chat_write_c(w, "\n\n");
+  write_id(w, m->begin);
+  write_id(w, m->placeholder);
+  write_id(w, m->end);
+  if (m->newlines) chat_write_c(w, "\n\n");
+}
+
+int chat_write_media(struct chat_writer *w, const struct chat_options *o, enum chat_part_kind kind, const char *spelling, size_t i, int k,
+                     struct err *e) {
+  const struct chat_wrapping *m = kind == CHAT_IMAGE ? o->image : kind == CHAT_AUDIO ? o->audio : NULL;
+  if (!m && !(o->allow_media && spelling)) return chat_refuse_part(kind, i, k, e);
+  if (w->stopped) return 0;
+  if (!m) {
+    chat_write_control(w, spelling);
+    return 0;
+  }
+  const struct chat_place *last = w->n_media ? &w->media[w->n_media - 1] : NULL;
+  if (last && (last->message > i || (last->message == i && last->part >= k)))
+    return err_set(e, ERR_UNSUPPORTED,
+                   "messages[%zu].content[%d]: expected text only in a message whose calls have results with pictures or sound", i, k);
+  if (w->n_media == w->cap_media) {
+    w->cap_media = w->cap_media ? 2 * w->cap_media : 8;
+    w->media = xrealloc(w->media, (size_t)w->cap_media * sizeof *w->media);
+  }
+  w->media[w->n_media++] = (struct chat_place){i, k};
+  write_wrapped(w, m);
+  return 0;
+}
+
 /* --- entry points -------------------------------------------------------------------------------------------------------------------- */
 
 static int check_tools(const json_t **tools, struct err *e) {
@@ -281,6 +317,25 @@ static int render(struct chat_writer *w, const json_t *messages, const json_t *t
   }
 }
 
+/* None may be lost: who is asked about a picture that the model was not shown answers nonsense. */
+static int check_media(const struct chat_writer *w, const json_t *messages, struct err *e) {
+  int seen = 0;
+  for (size_t i = 0; i < json_array_size(messages); i++) {
+    struct chat_message m;
+    struct chat_part part;
+    if (chat_message_read(messages, i, &m, e) != 0) return -1;
+    for (int k = 0; k < m.n_parts; k++) {
+      if (chat_part_read(&m, i, k, &part, e) != 0) return -1;
+      if (part.kind == CHAT_TEXT) continue;
+      if (seen == w->n_media || w->media[seen].message != i || w->media[seen].part != k)
+        return err_set(e, ERR_UNSUPPORTED, "messages[%zu].content[%d]: expected text, the template of this model leaves this part out", i,
+                       k);
+      seen++;
+    }
+  }
+  return 0;
+}
+
 int chat_render(const struct tokenizer *t, const json_t *messages, const json_t *tools, const struct chat_options *o,
                 struct chat_rendered *out, struct err *e) {
   *out = (struct chat_rendered){0};
@@ -294,7 +349,111 @@ int chat_render(const struct tokenizer *t, const json_t *messages, const json_t 
                  json_array_size(messages) - 1);
   if (rc == 0 && w.too_long)
     rc = err_set(e, ERR_TOO_LARGE, "messages: expected at most %d bytes of text between two control tokens", TOK_TEXT_BYTES_MAX);
+  if (rc == 0 && (o->image || o->audio)) rc = check_media(&w, messages, e);
   if (rc == 0) chat_write_end(&w);
+  buf_free(&w.text);
+  free(w.media);
+  if (rc != 0) chat_rendered_free(out);
+  return rc;
+}
+
+/* --- text without turns -------------------------------------------------------------------------------------------------------------- */
+
+/* How long the marker of a picture or sound at the beginning of s is; 0: there is none. *whole: it has all that belongs to it. Only control tokens mark. */
+static size_t marker_at(const struct tokenizer *t, const struct chat_wrapping *m, struct str s, bool *whole) {
+  struct str begin = tok_is_control(t, m->begin) ? tok_piece(t, m->begin) : str_of("", 0),
+             placeholder = tok_is_control(t, m->placeholder) ? tok_piece(t, m->placeholder) : str_of("", 0),
+             end = tok_is_control(t, m->end) ? tok_piece(t, m->end) : str_of("", 0);
+  size_t n = 0, n_placeholders = 0;
+  bool begun = begin.n && s.n >= begin.n && !memcmp(s.p, begin.p, begin.n);
+  if (begun) n = begin.n;
+  while (placeholder.n && s.n - n >= placeholder.n && !memcmp(s.p + n, placeholder.p, placeholder.n)) {
+    n += placeholder.n;
+    n_placeholders++;
+    if (!begun) break; /* bare ones count singly */
+  }
+  *whole = begun && n_placeholders;
+  if (!n_placeholders) return begun && m->newlines ? n : 0; /* as Gemma 3's template leaves it */
+  if (begun && end.n && s.n - n >= end.n && !memcmp(s.p + n, end.p, end.n)) n += end.n;
+  return n;
+}
+
+static void end_special(struct chat_writer *w, bool special) {
+  int before = w->out->n_segments;
+  chat_write_end(w);
+  if (w->out->n_segments > before) w->out->segments[before].special = special;
+}
+
+/* Counts the markers of each kind in text; writes the text, if write. */
+static void walk_text(struct chat_writer *w, struct str text, bool special, const struct chat_options *o, bool write, int found[2]) {
+  const struct chat_wrapping *kinds[2] = {o->image, o->audio};
+  for (size_t at = 0; at < text.n;) {
+    size_t n = 0;
+    bool whole = false;
+    for (int k = 0; k < 2 && special && !n && text.p[at] == '<'; k++) {
+      if (!kinds[k] || !(n = marker_at(w->tok, kinds[k], str_of(text.p + at, text.n - at), &whole))) continue;
+      found[k]++;
+      if (!write) continue;
+      if (kinds[k]->newlines && !whole) chat_write_c(w, "\n\n");
+      end_special(w, special);
+      write_id(w, kinds[k]->begin);
+      write_id(w, kinds[k]->placeholder);
+      write_id(w, kinds[k]->end);
+      if (kinds[k]->newlines && !whole) chat_write_c(w, "\n\n");
+    }
+    if (!n) { /* up to where the next one may begin */
+      const char *next = special && text.n - at > 1 ? memchr(text.p + at + 1, '<', text.n - at - 1) : NULL;
+      n = next ? (size_t)(next - text.p) - at : text.n - at;
+      if (write) chat_write(w, str_of(text.p + at, n));
+    }
+    at += n;
+  }
+}
+
+/* The text of the message and how many pictures and sounds it has. */
+static int read_raw(const json_t *messages, const struct chat_options *o, struct buf *text, int asked[2], struct err *e) {
+  struct chat_message m;
+  struct chat_part part;
+  if (json_array_size(messages) != 1) return err_set(e, ERR_BAD_INPUT, "messages: expected one message");
+  if (chat_message_read(messages, 0, &m, e) != 0) return -1;
+  for (int k = 0; k < m.n_parts; k++) {
+    if (chat_part_read(&m, 0, k, &part, e) != 0) return -1;
+    bool image = part.kind == CHAT_IMAGE && o->image, audio = part.kind == CHAT_AUDIO && o->audio;
+    if (part.kind == CHAT_TEXT && !buf_append(text, part.text.p, part.text.n))
+      return err_set(e, ERR_TOO_LARGE, "messages[0].content: expected at most %d bytes", TOK_TEXT_BYTES_MAX);
+    if (part.kind != CHAT_TEXT && !image && !audio) return chat_refuse_part(part.kind, 0, k, e);
+    asked[0] += image;
+    asked[1] += audio;
+  }
+  return 0;
+}
+
+int chat_raw(const struct tokenizer *t, const json_t *messages, bool special, const struct chat_options *o, struct chat_rendered *out,
+             struct err *e) {
+  *out = (struct chat_rendered){0};
+  static const char *const names[2] = {"pictures", "sounds"};
+  const struct chat_wrapping *kinds[2] = {o->image, o->audio};
+  struct chat_writer w = {.tok = t, .out = out};
+  struct buf text;
+  int asked[2] = {0}, found[2] = {0}, again[2] = {0};
+  buf_init(&text, TOK_TEXT_BYTES_MAX);
+  buf_init(&w.text, TOK_TEXT_BYTES_MAX);
+  int rc = read_raw(messages, o, &text, asked, e);
+  struct str s = str_of(buf_cstr(&text), text.len);
+  if (rc == 0) walk_text(&w, s, special, o, false, found);
+  for (int k = 0; k < 2 && rc == 0; k++)
+    if (found[k] && found[k] != asked[k])
+      rc = err_set(e, ERR_BAD_INPUT, "the text: expected a marker for each of the %d %s, or none at all, found %d", asked[k], names[k],
+                   found[k]);
+  if (rc == 0) {
+    write_id(&w, tok_bos(t));
+    for (int k = 0; k < 2; k++)
+      for (int i = 0; i < asked[k] && !found[k]; i++) write_wrapped(&w, kinds[k]);
+    walk_text(&w, s, special, o, true, again);
+    end_special(&w, special);
+    if (w.too_long) rc = err_set(e, ERR_TOO_LARGE, "the text: expected at most %d bytes", TOK_TEXT_BYTES_MAX);
+  }
+  buf_free(&text);
   buf_free(&w.text);
   if (rc != 0) chat_rendered_free(out);
   return rc;
@@ -310,7 +469,7 @@ void chat_ids(const struct tokenizer *t, const struct chat_rendered *r, struct t
   for (int i = 0; i < r->n_segments; i++) {
     const struct chat_segment *s = &r->segments[i];
     if (s->id >= 0) tok_ids_push(out, s->id);
-    else tok_encode(t, str_of(s->text, s->n), false, false, out);
+    else tok_encode(t, str_of(s->text, s->n), s->special, false, out);
   }
 }
 

@@ -42,13 +42,21 @@ struct chat_options {
   bool tools_in_system;        /* Llama: tools_in_user_message = false */
   bool describe_tools;         /* Gemma 3, whose template has no place for tools: they are told in the first user turn (docs/chat.md) */
   const char *date;            /* Llama: "26 Jul 2024" written for this day, YYYY-MM-DD; NULL = today */
-  bool allow_media;            /* pictures become the family's placeholder token; without it they are refused */
+  bool allow_media;            /* pictures, sound and video become the template's own marker, as far as it has one */
+  const struct chat_wrapping *image, *audio; /* what the model is given in place of one; NULL: refused, unless allow_media */
+};
+
+/* What stands for a picture or a sound in a prompt: ids, -1 = none. They come from the model's configuration: text never spells them. */
+struct chat_wrapping {
+  int32_t begin, placeholder, end;
+  bool newlines; /* Gemma 3: an empty line before and after, tokenised with the text around */
 };
 
 struct chat_segment {
   int32_t id; /* control token, or -1: text */
   char *text; /* owned; NULL for a token */
   size_t n;
+  bool special; /* chat_raw: spellings of control tokens in the text become those tokens */
 };
 
 struct chat_rendered {
@@ -60,9 +68,16 @@ struct chat_rendered {
 /* messages: OpenAI form, JSON array of {"role", "content": string | parts, "tool_calls", "tool_call_id", "name", "reasoning_content"}. Errors
  * (ERR_BAD_INPUT) name the offending message, or tool:
  *   "messages[1].role: expected \"assistant\" after a user turn, found \"user\""
- * Media parts are refused unless allow_media. tools: NULL, null or an array. Result is owned: chat_rendered_free; empty after an error. */
+ * With `image` and `audio` every picture and every sound of the messages has its placeholder once, in the order of messages and parts; where a template
+ * would leave one out, or put it elsewhere, the conversation is refused. tools: NULL, null or an array. Result is owned: chat_rendered_free; empty
+ * after an error. */
 int chat_render(const struct tokenizer *t, const json_t *messages, const json_t *tools, const struct chat_options *o,
                 struct chat_rendered *out, struct err *e);
+/* Text without turns, as it is continued: messages is one message, whose pictures and sounds are put where its text spells their markers ("<|image|>",
+ * "<|audio|>", "<start_of_image>", wrapped already or not), or in front of the text when it spells none of that kind. Needs special: otherwise
+ * spellings are text. BOS comes first. */
+int chat_raw(const struct tokenizer *t, const json_t *messages, bool special, const struct chat_options *o, struct chat_rendered *out,
+             struct err *e);
 void chat_rendered_free(struct chat_rendered *r);
 
 /* Ids of the segments (safe ids), and the text as the template prints it. */

@@ -24,8 +24,34 @@ static int expect_turn(const struct chat_message *m, size_t i, size_t turn, stru
                  chat_role_name(m->role));
 }
 
+static int write_media(struct chat_writer *w, const struct chat_options *o, enum chat_part_kind kind, size_t i, int k, struct err *e) {
+  return chat_write_media(w, o, kind, kind == CHAT_IMAGE ? "<start_of_image>" : NULL, i, k, e);
+}
+
+/* A result's text, and the pictures that came with it. */
+static int write_result(struct chat_writer *w, const struct chat_message *m, size_t i, const struct chat_options *o, struct err *e) {
+  struct chat_part part;
+  struct buf joined;
+  int rc = 0;
+  buf_init(&joined, TOK_TEXT_BYTES_MAX);
+  for (int k = 0; k < m->n_parts && rc == 0; k++) {
+    rc = chat_part_read(m, i, k, &part, e);
+    if (rc == 0 && part.kind == CHAT_TEXT) buf_append(&joined, part.text.p, part.text.n);
+  }
+  w->too_long |= joined.overflow;
+  chat_write(w, chat_trim(str_of(buf_cstr(&joined), joined.len)));
+  buf_free(&joined);
+  for (int k = 0; k < m->n_parts && rc == 0; k++) {
+    rc = chat_part_read(m, i, k, &part, e);
+    if (rc == 0 && part.kind != CHAT_TEXT) rc = write_media(w, o, part.kind, i, k, e);
+  }
+  return rc;
+}
+
 /* Parts 0..n-1. */
-static int write_content(struct chat_writer *w, const struct chat_message *m, size_t i, int n, bool allow_media, struct err *e) {
+static int write_content(struct chat_writer *w, const struct chat_message *m, size_t i, int n, const struct chat_options *o,
+                         struct err *e) {
+  if (m->role == CHAT_TOOL && o->describe_tools && o->image) return write_result(w, m, i, o, e);
   if (m->role == CHAT_SYSTEM || m->role == CHAT_DEVELOPER || m->role == CHAT_TOOL) {
     struct buf joined;
     buf_init(&joined, TOK_TEXT_BYTES_MAX);
@@ -38,8 +64,7 @@ static int write_content(struct chat_writer *w, const struct chat_message *m, si
     struct chat_part part;
     if (chat_part_read(m, i, k, &part, e) != 0) return -1;
     if (part.kind == CHAT_TEXT) chat_write(w, chat_trim(part.text));
-    else if (part.kind == CHAT_IMAGE && allow_media) chat_write_control(w, "<start_of_image>");
-    else return chat_refuse_part(part.kind, i, k, e);
+    else if (write_media(w, o, part.kind, i, k, e) != 0) return -1;
   }
   return 0;
 }
@@ -70,7 +95,7 @@ static int write_turns(struct chat_writer *w, const json_t *messages, size_t fir
     chat_write_c(w, m.role == CHAT_ASSISTANT ? "model" : m.role == CHAT_DEVELOPER ? "system" : chat_role_name(m.role));
     chat_write_c(w, "\n");
     if (i == first) chat_write(w, prefix);
-    if (write_content(w, &m, i, last + 1, o->allow_media, e) != 0) return -1;
+    if (write_content(w, &m, i, last + 1, o, e) != 0) return -1;
     if (open) chat_stop(w, true);
     chat_write_control(w, "<end_of_turn>");
     chat_write_c(w, "\n");
@@ -122,7 +147,7 @@ static int tell_content(struct telling *t, const struct chat_message *m, size_t 
   bool open = t->o->continue_final_message && i == t->n - 1;
   int last = m->n_parts - 1;
   if (open && chat_last_text(m, i, &last, e) != 0) return -1;
-  if (write_content(t->w, m, i, last + 1, t->o->allow_media, e) != 0) return -1;
+  if (write_content(t->w, m, i, last + 1, t->o, e) != 0) return -1;
   if (open) chat_stop(t->w, true);
   return 0;
 }

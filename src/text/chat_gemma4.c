@@ -37,9 +37,8 @@ static bool is_role(const json_t *message, const char *role) {
 static bool is_tool(const json_t *message) { return is_role(message, "tool") || is_role(message, "function"); }
 
 static int write_media(struct talk *t, const struct chat_part *part, size_t i, int k, struct err *e) {
-  if (!t->o->allow_media) return chat_refuse_part(part->kind, i, k, e);
-  chat_write_control(t->w, part->kind == CHAT_IMAGE ? "<|image|>" : part->kind == CHAT_AUDIO ? "<|audio|>" : "<|video|>");
-  return 0;
+  const char *spelling = part->kind == CHAT_IMAGE ? "<|image|>" : part->kind == CHAT_AUDIO ? "<|audio|>" : "<|video|>";
+  return chat_write_media(t->w, t->o, part->kind, spelling, i, k, e);
 }
 
 /* --- the system's turn --------------------------------------------------------------------------------------------------------------- */

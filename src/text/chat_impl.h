@@ -49,11 +49,19 @@ struct chat_writer {
   int cap;
   struct buf text;        /* not yet a segment */
   bool stopped, too_long; /* nothing more is written; some text did not fit */
+  struct chat_place {     /* of a picture or sound that was written */
+    size_t message;
+    int part;
+  } * media; /* owned; [n_media] */
+  int n_media, cap_media;
 };
 void chat_write(struct chat_writer *w, struct str text);
 void chat_write_c(struct chat_writer *w, const char *text);
 /* The control token of that spelling, or the spelling as text where the vocabulary has no such token. */
 void chat_write_control(struct chat_writer *w, const char *spelling);
+/* Part k of message i, a picture, sound or video. spelling: the template's own marker, NULL: it has none. */
+int chat_write_media(struct chat_writer *w, const struct chat_options *o, enum chat_part_kind kind, const char *spelling, size_t i, int k,
+                     struct err *e);
 /* The last message is left open here: whatever is written after this is dropped. trim: white space at the end goes, too. */
 void chat_stop(struct chat_writer *w, bool trim);
 void chat_write_end(struct chat_writer *w);

@@ -4,10 +4,11 @@
  *   <|start_header_id|> ROLE <|end_header_id|> \n\n TEXT <|eot_id|>
  *   <|start_header_id|> assistant <|end_header_id|> \n\n                  where the answer goes
  *
- * The system's block is always there, with two dates in front of the text, unless there is a picture anywhere; pictures and a system text
- * exclude one another. Tools are told in front of the first message (or in the system's block): an instruction, and each as JSON with
- * four blanks per level. A past call is JSON in an assistant's block and takes the place of any text; one at a time. A tool's result is a JSON string
- * in a block of the role ipython. Nothing is trimmed but the system's text and the message that tools are put in front of.
+ * The system's block is always there, with two dates in front of the text, unless there is a picture anywhere. For the template pictures and a
+ * system text exclude one another; for a model that is given the pictures the text alone makes the block. Tools are told in front of the
+ * first message (or in the system's block): an instruction, and each as JSON with four blanks per level. A past call is JSON in an assistant's
+ * block and takes the place of any text; one at a time. A tool's result is a JSON string in a block of the role ipython. Nothing is
+ * trimmed but the system's text and the message that tools are put in front of.
  */
 #include "text/chat_impl.h"
 
@@ -120,6 +121,12 @@ static int write_system(struct talk *t, struct err *e) {
     bool empty = !chat_trim(str_of(buf_cstr(&text), text.len)).n;
     buf_free(&text);
     if (rc != 0 || empty) return rc;
+    if (t->o->image) { /* the template refuses; the model's own code writes the text, and the dates never with a picture */
+      begin_block(t->w, "system");
+      if (write_trimmed(t, &m, 0, e) != 0) return -1;
+      chat_write_control(t->w, "<|eot_id|>");
+      return 0;
+    }
     return err_set(e, ERR_BAD_INPUT, "messages[0].role: expected no %s message in a conversation with pictures", chat_role_name(m.role));
   }
   begin_block(t->w, "system");
@@ -230,8 +237,7 @@ static int write_text(struct talk *t, const struct chat_message *m, size_t i, st
     struct chat_part part;
     if (chat_part_read(m, i, k, &part, e) != 0) return -1;
     if (part.kind == CHAT_TEXT) chat_write(t->w, part.text);
-    else if (part.kind == CHAT_IMAGE && t->o->allow_media) chat_write_control(t->w, "<|image|>");
-    else return chat_refuse_part(part.kind, i, k, e);
+    else if (chat_write_media(t->w, t->o, part.kind, part.kind == CHAT_IMAGE ? "<|image|>" : NULL, i, k, e) != 0) return -1;
   }
   if (left_open(t, i)) chat_stop(t->w, false);
   chat_write_control(t->w, "<|eot_id|>");

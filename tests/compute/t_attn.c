@@ -14,6 +14,11 @@
 #include "base/record.h"
 #include "compute/attn.h"
 
+#ifdef CYGNET_DEBUG
+enum { PICTURE_WORLDS = 5 }; /* sanitizers and emulation take long for all */
+#else
+enum { PICTURE_WORLDS = 80 };
+#endif
 enum { LAYERS_MOST = 4, SEQS_MOST = 4 };
 
 struct world {
@@ -23,6 +28,8 @@ struct world {
   int window;
   enum dtype kv_dtype;
   uint64_t seed;
+  const int *picture_end[SEQS_MOST]; /* by position: where the picture ends whose rows see each other, or 0. NULL: no pictures */
+  bool both_ways[KV_KINDS];          /* in which layers they do */
 };
 
 struct road {
@@ -72,6 +79,17 @@ static size_t result_at(const struct world *w, int layer, int seq, int pos) {
   return at;
 }
 static size_t n_results(const struct world *w) { return result_at(w, -1, 0, 0); }
+
+/* Position behind the last key that a row sees in layers of that kind. */
+static int last_seen(const struct world *w, int kind, int seq, int pos) {
+  int picture = w->picture_end[seq] && w->both_ways[kind] ? w->picture_end[seq][pos] : 0;
+  return MAX(picture, pos + 1);
+}
+/* How many of n rows from pos on a step may have: a picture is not cut. */
+static int whole_pictures(const struct world *w, int seq, int pos, int n) {
+  int end = w->picture_end[seq] ? w->picture_end[seq][pos + n - 1] : 0;
+  return end > 0 ? end - pos : n;
+}
 
 /* Numbers of variance 1 that belong to (layer, sequence, position, what). */
 static void fill(const struct world *w, int layer, int seq, int pos, int what, float *x, int n) {
@@ -199,7 +217,7 @@ static void add_row(struct run *r, int seq, int pos) {
   for (int kind = 0; kind < KV_KINDS; kind++) {
     bool sees = pos >= r->w->quiet[seq];
     b->lo[kind][i] = sees && kind == KV_SLIDING ? (int32_t)kv_window_lo(pos, r->w->window) : 0;
-    b->hi[kind][i] = sees ? pos + 1 : 0;
+    b->hi[kind][i] = sees ? last_seen(r->w, kind, seq, pos) : 0;
     b->slot[kind][i] = (int64_t)r->pages[kind][seq * r->pages_max + pos / P] * P + pos % P;
   }
 }
@@ -213,7 +231,7 @@ static bool fill_step(struct run *r) {
     int left = r->w->len[s] - r->done[s];
     if (left == 0 || (!r->road->together && b->n_seqs > 0)) continue;
     int n = r->road->chunk ? r->road->chunk : test_rand_int(&r->rand, 1, 40);
-    n = MIN(n, left);
+    n = whole_pictures(r->w, s, r->done[s], MIN(n, left));
     b->q_start[b->n_seqs] = b->n_rows;
     for (int kind = 0; kind < KV_KINDS; kind++) { /* the table ends where the step ends; what has left the window is 0 */
       for (int p = 0; p < r->pages_max; p++) {
@@ -522,6 +540,52 @@ static void long_contexts(void **state) {
   }
 }
 
+/* Pictures of random lengths at random places, longer and shorter than the window, neighbours too; some rows see nothing. Whatever the chunks (none cuts a
+ * picture), pages, threads and company: near the oracle, and always the same bits. */
+static void rows_of_a_picture_see_each_other(void **state) {
+  (void)state;
+  uint64_t rand = 18;
+  static const int chunks[] = {1, 5, 0, 1 << 20}, threads[] = {1, 2, 3};
+  for (int i = 0; i < PICTURE_WORLDS; i++) {
+    enum dtype t = kv_dtypes[i % 4];
+    int head_dim = t == DTYPE_Q8_0 ? 64 : i % 3 ? 32 : 72;
+    struct world w = new_world(test_rand_int(&rand, 1, 2), test_rand_int(&rand, 1, 4), head_dim, test_rand_int(&rand, 1, 50), t,
+                               test_rand(&rand));
+    static int ends[SEQS_MOST][1400];
+    w.n_seqs = test_rand_int(&rand, 1, 3);
+    w.both_ways[KV_SLIDING] = true, w.both_ways[KV_FULL] = i & 1;
+    for (int s = 0; s < w.n_seqs; s++) {
+      bool is_long = i % 8 == 3 && s == 0; /* over a segment, split among threads */
+      w.len[s] = is_long ? ATTN_SEGMENT + test_rand_int(&rand, 20, 300) : test_rand_int(&rand, 1, 90);
+      w.quiet[s] = is_long ? w.len[s] - 90 : test_rand_int(&rand, 0, 1) * test_rand_int(&rand, 0, w.len[s] / 3);
+      memset(ends[s], 0, sizeof ends[s]);
+      for (int at = 0; at < w.len[s];) {
+        int n = test_rand_int(&rand, 1, 40), end = MIN(at + n, w.len[s]);
+        bool picture = test_rand_int(&rand, 0, 1);
+        for (; at < end; at++) ends[s][at] = picture ? end : 0;
+      }
+      w.picture_end[s] = ends[s];
+    }
+    struct road road = {.ops = &attn_ref_ops, .page = 16, .chunk = 1 << 20, .together = true};
+    float *want = walk(&w, &road);
+    for (int level = 0; level < n_levels; level++) {
+      float *first = NULL;
+      for (int j = 0; j < 4; j++) {
+        road = (struct road){
+            .ops = &attn_cpu_ops, .kern = levels[level], .page = page_sizes[test_rand_int(&rand, 0, 4)], .chunk = chunks[j]};
+        road.workers = pools[threads[(i + j) % 3]], road.together = (i + j) & 1, road.n_padding = j % 3, road.seed = test_rand(&rand);
+        float *got = walk(&w, &road);
+        if (first) expect_same(&w, got, first, levels[level]->name);
+        else expect_near(&w, got, want, levels[level]->name);
+        if (first) free(got);
+        else first = got;
+      }
+      free(first);
+    }
+    free(want);
+  }
+}
+
 /* A row whose own key is a NaN spoils itself and later rows that see it, no earlier one, and no row whose window is past it. */
 static void nan_stays_with_those_who_see_it(void **state) {
   (void)state;
@@ -798,6 +862,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(all_windows_match_the_oracle),
     cmocka_unit_test(every_road_gives_the_same_bits),
     cmocka_unit_test(long_contexts),
+    cmocka_unit_test(rows_of_a_picture_see_each_other),
     cmocka_unit_test(nan_stays_with_those_who_see_it),
     cmocka_unit_test(great_scores),
     cmocka_unit_test(kernels_convert_exactly),

@@ -3,14 +3,15 @@
 
 static void fill(struct batch *b, const struct batch_shape *s) { /* what is not written must not be read */
   memset(b->token, 0x7f, (size_t)s->rows_max * sizeof *b->token);
+  memset(b->soft, 0x7f, (size_t)s->rows_max * sizeof *b->soft);
   memset(b->pos, 0x7f, (size_t)s->rows_max * sizeof *b->pos);
   memset(b->seq, 0x7f, (size_t)s->rows_max * sizeof *b->seq);
   memset(b->q_start, 0x7f, ((size_t)s->seqs_max + 1) * sizeof *b->q_start);
   memset(b->out, 0x7f, (size_t)s->out_max * sizeof *b->out);
-  for (int k = 0; k < KV_KINDS; k++) {
+  for (int k = 0; k < KV_KINDS; k++) memset(b->slot[k], 0x7f, (size_t)s->rows_max * sizeof *b->slot[k]);
+  for (int k = 0; k < BATCH_KINDS; k++) {
     memset(b->lo[k], 0x7f, (size_t)s->rows_max * sizeof *b->lo[k]);
     memset(b->hi[k], 0x7f, (size_t)s->rows_max * sizeof *b->hi[k]);
-    memset(b->slot[k], 0x7f, (size_t)s->rows_max * sizeof *b->slot[k]);
     memset(b->page[k], 0x7f, (size_t)s->seqs_max * (size_t)b->pages_max[k] * sizeof *b->page[k]);
   }
 }
@@ -84,7 +85,7 @@ static void random_loads(void **state) {
     }
     while (sched_next(&w.sched) > 0) {
       fill(&b, &shape);
-      batch_build(&b, w.kv, w.sched.picks, w.sched.n_picks);
+      batch_build(&b, w.kv, (struct batch_media){0}, w.sched.picks, w.sched.n_picks);
       check_batch(&w, &b);
       rows_most = MAX(rows_most, b.n_rows);
       world_finish_step(&w);
@@ -108,7 +109,7 @@ static void init_fails_softly(void **state) {
     assert_int_equal(rc, failed ? -1 : 0);
     batch_free(&b);
     if (!failed) {
-      assert_int_equal(n, 14);
+      assert_int_equal(n, 18);
       return;
     }
     assert_int_equal(e.code, ERR_NO_MEMORY);

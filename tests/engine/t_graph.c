@@ -16,7 +16,7 @@
 #include "base/mem.h"
 #include "engine/graph.h"
 
-enum { SEQS = 13, ROWS = 64 };
+enum { SEQS = 13, ROWS = 64, BANK_ROWS = 1100 };
 
 struct setup {
   const char *folder, *model;
@@ -30,6 +30,7 @@ struct setup {
 struct sequence {
   struct kv_seq kv;
   int n_prompt, n_limit; /* n_prompt 0: not open */
+  int n_bank, seen_from; /* rows of its bank, of a model with cross-attention; the first position that sees it */
 };
 
 struct pair {
@@ -40,7 +41,8 @@ struct pair {
   struct graph *graph;
   struct kv *kv;
   struct batch b, poison;
-  int32_t bad_page[KV_KINDS]; /* of the second model: full of NaN, never handed out */
+  bool has_cross;
+  int32_t bad_page[BATCH_KINDS]; /* of the second model: full of NaN, never handed out */
   struct sequence seqs[SEQS];
   uint64_t rand;
   uint64_t n_compared, n_by_graph;
@@ -48,32 +50,35 @@ struct pair {
 
 /* ---- batches ---------------------------------------------------------------------------------------------------------- */
 
-static void batch_new(struct batch *b, int pages_max) {
-  *b = (struct batch){.rows_max = ROWS, .seqs_max = SEQS, .out_max = ROWS, .pages_max = {pages_max, pages_max}};
+static void batch_new(struct batch *b, int pages_max, int bank_pages_max) {
+  *b = (struct batch){.rows_max = ROWS, .seqs_max = SEQS, .out_max = ROWS, .pages_max = {pages_max, pages_max, bank_pages_max}};
   b->token = xcalloc(ROWS, sizeof *b->token);
+  b->soft = xcalloc(ROWS, sizeof *b->soft);
   b->pos = xcalloc(ROWS, sizeof *b->pos);
   b->seq = xcalloc(ROWS, sizeof *b->seq);
   b->q_start = xcalloc(SEQS + 1, sizeof *b->q_start);
   b->out = xcalloc(ROWS, sizeof *b->out);
-  for (int k = 0; k < KV_KINDS; k++) {
+  for (int k = 0; k < BATCH_KINDS; k++) {
+    if (!b->pages_max[k]) continue; /* no such layers: no arrays */
     b->lo[k] = xcalloc(ROWS, sizeof *b->lo[k]);
     b->hi[k] = xcalloc(ROWS, sizeof *b->hi[k]);
-    b->slot[k] = xcalloc(ROWS, sizeof *b->slot[k]);
-    b->page[k] = xcalloc((size_t)SEQS * (size_t)pages_max, sizeof *b->page[k]);
+    b->page[k] = xcalloc((size_t)SEQS * (size_t)b->pages_max[k], sizeof *b->page[k]);
   }
+  for (int k = 0; k < KV_KINDS; k++) b->slot[k] = xcalloc(ROWS, sizeof *b->slot[k]);
 }
 static void batch_delete(struct batch *b) {
   free(b->token);
+  free(b->soft);
   free(b->pos);
   free(b->seq);
   free(b->q_start);
   free(b->out);
-  for (int k = 0; k < KV_KINDS; k++) {
+  for (int k = 0; k < BATCH_KINDS; k++) {
     free(b->lo[k]);
     free(b->hi[k]);
-    free(b->slot[k]);
     free(b->page[k]);
   }
+  for (int k = 0; k < KV_KINDS; k++) free(b->slot[k]);
 }
 
 static void batch_garbage(struct batch *b) {
@@ -82,13 +87,15 @@ static void batch_garbage(struct batch *b) {
   memset(b->seq, 0x83, ROWS * sizeof *b->seq);
   memset(b->q_start, 0x84, (SEQS + 1) * sizeof *b->q_start);
   memset(b->out, 0x85, ROWS * sizeof *b->out);
-  for (int k = 0; k < KV_KINDS; k++) {
+  memset(b->soft, 0x0a, ROWS * sizeof *b->soft);
+  for (int k = 0; k < BATCH_KINDS; k++) {
+    if (!b->pages_max[k]) continue;
     memset(b->lo[k], 0x86, ROWS * sizeof *b->lo[k]);
     memset(b->hi[k], 0x07, ROWS * sizeof *b->hi[k]);
-    memset(b->slot[k], 0x08, ROWS * sizeof *b->slot[k]);
     memset(b->page[k], 0x09, (size_t)SEQS * (size_t)b->pages_max[k] * sizeof *b->page[k]);
   }
-  b->n_rows = b->n_seqs = b->n_out = 0;
+  for (int k = 0; k < KV_KINDS; k++) memset(b->slot[k], 0x08, ROWS * sizeof *b->slot[k]);
+  b->n_rows = b->n_seqs = b->n_out = b->n_soft = b->n_cross = 0;
   b->q_start[0] = 0;
 }
 
@@ -102,12 +109,16 @@ static void batch_add(struct pair *p, struct sequence *s, int n, int n_out) {
   for (int i = 0; i < n; i++) {
     int row = b->n_rows + i, pos = first + i;
     b->token[row] = test_rand_int(&p->rand, 0, p->config->vocab - 1);
+    b->soft[row] = -1;
     b->pos[row] = pos;
     b->seq[row] = b->n_seqs;
+    bool sees = s->n_bank > 0 && pos >= s->seen_from;
+    b->n_cross += sees;
+    if (p->has_cross) b->lo[BATCH_CROSS][row] = 0, b->hi[BATCH_CROSS][row] = sees ? s->n_bank : 0;
     for (int k = 0; k < KV_KINDS; k++) {
       b->lo[k][row] = k == KV_SLIDING ? (int32_t)kv_window_lo(pos, window) : 0;
       b->hi[k][row] = pos + 1;
-      b->slot[k][row] = kv_slot(p->kv, &s->kv, (enum kv_kind)k, pos);
+      b->slot[k][row] = k == KV_SLIDING && !window ? 0 : kv_slot(p->kv, &s->kv, (enum kv_kind)k, pos);
     }
     if (i >= n - n_out) b->out[b->n_out++] = row;
   }
@@ -118,9 +129,33 @@ static void batch_add(struct pair *p, struct sequence *s, int n, int n_out) {
       b->page[k][b->n_seqs * b->pages_max[k] + i] = k == KV_FULL ? pair->full : pair->swa;
     }
   }
+  int each = b->pages_max[BATCH_CROSS], first_page = 1 + (int)(s - p->seqs) * each;
+  for (int i = 0; i < div_up(s->n_bank, page); i++) b->page[BATCH_CROSS][b->n_seqs * each + i] = first_page + i;
   b->n_rows += n;
   b->q_start[++b->n_seqs] = b->n_rows;
   kv_commit(p->kv, &s->kv, n);
+}
+
+/* A picture for a sequence of a model with cross-attention, or none: its bank in both models. */
+static void new_bank(struct pair *p, struct sequence *s) {
+  struct model *models[] = {p->eager, p->graphed};
+  if (!p->has_cross) return;
+  s->n_bank = test_rand_int(&p->rand, 0, 2) ? test_rand_int(&p->rand, 1, BANK_ROWS) : 0;
+  s->seen_from = test_rand_int(&p->rand, 0, 50);
+  int page = p->s->page, first_page = 1 + (int)(s - p->seqs) * p->b.pages_max[BATCH_CROSS];
+  for (int first = 0; first < s->n_bank; first += 100) {
+    struct tensor rows;
+    struct err e = {0};
+    int64_t slot[100];
+    int n = MIN(100, s->n_bank - first);
+    assert_int_equal(p->eager->dev->ops->alloc(p->eager->dev, &rows, n, p->config->hidden, "test", &e), 0);
+    for (int i = 0; i < n; i++) {
+      for (int c = 0; c < rows.cols; c++) tensor_row(&rows, i)[c] = test_rand_normal(&p->rand);
+      slot[i] = (int64_t)first_page * page + first + i;
+    }
+    for (int i = 0; i < 2; i++) models[i]->ops->fill(models[i], &rows, slot);
+    p->eager->dev->ops->free(p->eager->dev, &rows);
+  }
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------------------------ */
@@ -146,7 +181,9 @@ static void fill_bad_pages(struct pair *p) {
     assert_int_equal(m->dev->ops->alloc(m->dev, &v, 1, n_kv, "test", &e), 0);
     assert_int_equal(m->dev->ops->alloc(m->dev, &out, 1, n_q, "test", &e), 0);
     for (int i = 0; i < n_kv; i++) tensor_row(&k, 0)[i] = tensor_row(&v, 0)[i] = garbage;
-    m->attn_ops->run(m->attn, l, &q, &k, &v, &out);
+    const int64_t slot = (int64_t)p->bad_page[BATCH_CROSS] * p->s->page;
+    if (lc->kind == LAYER_CROSS) m->attn_ops->fill(m->attn, l, &k, &v, &slot);
+    else m->attn_ops->run(m->attn, l, &q, &k, &v, &out);
     m->dev->ops->free(m->dev, &q);
     m->dev->ops->free(m->dev, &k);
     m->dev->ops->free(m->dev, &v);
@@ -157,14 +194,17 @@ static void fill_bad_pages(struct pair *p) {
 /* A step of as many rows as there can be, all of which see a NaN: every scratch buffer holds NaN afterwards. */
 static void poison_scratch(struct pair *p) {
   struct batch *b = &p->poison;
-  b->n_rows = b->n_out = ROWS, b->n_seqs = 1;
+  b->n_rows = b->n_out = ROWS, b->n_seqs = 1, b->n_cross = p->has_cross ? ROWS : 0;
   b->q_start[0] = 0, b->q_start[1] = ROWS;
   for (int r = 0; r < ROWS; r++) {
     b->token[r] = b->pos[r] = b->seq[r] = 0;
     b->out[r] = r;
-    for (int k = 0; k < KV_KINDS; k++) b->lo[k][r] = 0, b->hi[k][r] = 1, b->slot[k][r] = 0;
+    for (int k = 0; k < BATCH_KINDS; k++)
+      if (b->pages_max[k]) b->lo[k][r] = 0, b->hi[k][r] = 1;
+    for (int k = 0; k < KV_KINDS; k++) b->slot[k][r] = 0;
   }
-  for (int k = 0; k < KV_KINDS; k++) b->page[k][0] = p->bad_page[k];
+  for (int k = 0; k < BATCH_KINDS; k++)
+    if (b->pages_max[k]) b->page[k][0] = p->bad_page[k];
   struct tensor y = model_forward(p->graphed, b);
   for (int r = 0; r < ROWS; r++)
     for (int i = 0; i < y.cols; i++) assert_true(isnan(tensor_row(&y, r)[i]));
@@ -177,7 +217,7 @@ static struct model *open_model(struct pair *p, int threads, int n_pages) {
                             .attn = p->s->ref_attention ? &attn_ref_ops : NULL,
                             .kv_dtype = p->s->kv_dtype,
                             .page_tokens = p->s->page,
-                            .n_pages = {n_pages, n_pages},
+                            .n_pages = {n_pages, p->config->window_tokens ? n_pages : 0, p->bad_page[BATCH_CROSS]},
                             .rows_max = ROWS,
                             .out_max = ROWS,
                             .seqs_max = SEQS,
@@ -199,20 +239,24 @@ static void pair_open(struct pair *p, const struct setup *s) {
   p->weights = weights_open(test_path(path), p->config, &e);
   if (!p->weights) fail_msg("%s", e.msg);
   int pages_max = div_up(s->tokens_max, s->page), n_pages = SEQS * MIN(pages_max, div_up(100, s->page)) + 2 * pages_max;
+  p->has_cross = config_has_cross(p->config);
+  int bank_pages_max = p->has_cross ? div_up(BANK_ROWS, s->page) : 0;
+  p->bad_page[BATCH_CROSS] = p->has_cross ? SEQS * bank_pages_max + 1 : 0;
   p->eager = open_model(p, 1, n_pages + 1);
   p->graphed = open_model(p, s->threads, n_pages + 1);
   struct kv_config kc = {.page_tokens = s->page,
-                         .n_pages = {n_pages, n_pages},
+                         .n_pages = {n_pages, p->config->window_tokens ? n_pages : 0},
                          .window_tokens = p->config->window_tokens,
                          .seqs_max = SEQS,
                          .tokens_max = s->tokens_max};
   p->kv = kv_new(&kc, &e);
   if (!p->kv) fail_msg("%s", e.msg);
-  batch_new(&p->b, pages_max);
-  batch_new(&p->poison, pages_max);
+  batch_new(&p->b, pages_max, bank_pages_max);
+  batch_new(&p->poison, pages_max, bank_pages_max);
   p->graph = graph_new(p->graphed, &p->b, SEQS, &e);
   if (!p->graph) fail_msg("%s", e.msg);
-  p->bad_page[KV_FULL] = p->bad_page[KV_SLIDING] = n_pages + 1;
+  p->bad_page[KV_FULL] = n_pages + 1;
+  p->bad_page[KV_SLIDING] = p->config->window_tokens ? n_pages + 1 : 0;
   fill_bad_pages(p);
 }
 
@@ -231,21 +275,20 @@ static void pair_close(struct pair *p) {
 /* ---- one step by both roads ---------------------------------------------------------------------------------------------- */
 
 struct live { /* what graph mode must leave as it is */
-  int n_rows, n_seqs, n_out;
-  int32_t ints[ROWS * (4 + 2 * KV_KINDS) + SEQS + 1];
+  int n_rows, n_seqs, n_out, n_soft, n_cross;
+  int32_t ints[ROWS * (5 + 2 * BATCH_KINDS) + SEQS + 1];
   int64_t slots[ROWS * KV_KINDS];
 };
 
 static void live_of(struct live *l, const struct batch *b) {
   memset(l, 0, sizeof *l);
-  l->n_rows = b->n_rows, l->n_seqs = b->n_seqs, l->n_out = b->n_out;
+  l->n_rows = b->n_rows, l->n_seqs = b->n_seqs, l->n_out = b->n_out, l->n_soft = b->n_soft, l->n_cross = b->n_cross;
   int at = 0;
   for (int r = 0; r < b->n_rows; r++) {
-    l->ints[at++] = b->token[r], l->ints[at++] = b->pos[r], l->ints[at++] = b->seq[r];
-    for (int k = 0; k < KV_KINDS; k++) {
-      l->ints[at++] = b->lo[k][r], l->ints[at++] = b->hi[k][r];
-      l->slots[k * ROWS + r] = b->slot[k][r];
-    }
+    l->ints[at++] = b->token[r], l->ints[at++] = b->pos[r], l->ints[at++] = b->seq[r], l->ints[at++] = b->soft[r];
+    for (int k = 0; k < BATCH_KINDS; k++)
+      if (b->pages_max[k]) l->ints[at++] = b->lo[k][r], l->ints[at++] = b->hi[k][r];
+    for (int k = 0; k < KV_KINDS; k++) l->slots[k * ROWS + r] = b->slot[k][r];
   }
   for (int i = 0; i < b->n_out; i++) l->ints[at++] = b->out[i];
   for (int i = 0; i <= b->n_seqs; i++) l->ints[at++] = b->q_start[i];
@@ -295,7 +338,7 @@ static void prefill(struct pair *p, struct sequence *s, int n) {
 static void walk(const struct setup *s) {
   static struct pair p;
   pair_open(&p, s);
-  int wanted = SEQS / 2;
+  int wanted = SEQS / 2, n_steps_seeing = 0, n_steps_blind = 0;
   for (int i = 0; i < s->n_steps; i++) {
     if (i % 9 == 0) wanted = test_rand_int(&p.rand, 1, SEQS);
     int n_open = 0;
@@ -308,6 +351,7 @@ static void walk(const struct setup *s) {
         q->n_prompt = test_rand_int(&p.rand, 1, 40);
         q->n_limit = MIN(q->n_prompt + test_rand_int(&p.rand, 1, 60), s->tokens_max);
         assert_true(kv_seq_open(p.kv, &q->kv));
+        new_bank(&p, q);
         prefill(&p, q, q->n_prompt);
       }
       n_open += q->n_prompt > 0;
@@ -326,9 +370,11 @@ static void walk(const struct setup *s) {
     if (p.b.n_rows == 0) continue;
     bool by_graph = step(&p);
     assert_int_equal(by_graph, !mixed);
+    n_steps_seeing += by_graph && p.b.n_cross > 0, n_steps_blind += by_graph && p.b.n_cross == 0;
   }
   struct graph_stats st = graph_stats(p.graph);
-  assert_true(st.n_recorded >= 2 && st.n_recorded <= 10 && st.n_replayed > st.n_recorded);
+  assert_true(st.n_recorded >= 2 && st.n_recorded <= (p.has_cross ? 20 : 10) && st.n_replayed > st.n_recorded);
+  assert_true(n_steps_blind > 0 && (n_steps_seeing > 1 || !p.has_cross));
   printf("  %-22s %-18s %-4s %s %d threads, page %-2d: %4d rows compared, %3d steps recorded or replayed, %d launches\n", s->folder,
          s->model, s->isa == ISA_REF ? "ref" : "fast", dtype_info(s->kv_dtype)->name, s->threads, s->page, (int)p.n_compared,
          (int)p.n_by_graph, st.n_launches);
@@ -346,6 +392,9 @@ static void eager_and_graph_agree(void **state) {
       {"gemma3-text-scale", "", ISA_AUTO, 1, DTYPE_F32, true, 4, 100, 30},
       {"gemma3-text-scale", "", ISA_REF, 2, DTYPE_BF16, false, 4, 100, 25},
       {"gemma3-text-ropescale", "model-q8_0.gguf", ISA_REF, 1, DTYPE_F32, false, 8, 100, 25},
+      {"media-mllama", "", ISA_AUTO, 2, DTYPE_BF16, false, 16, 100, 60},
+      {"media-mllama-long", "", ISA_AUTO, 3, DTYPE_F32, false, 4, 100, 60},
+      {"media-mllama", "", ISA_REF, 1, DTYPE_F32, true, 16, 100, 25},
   };
   for (size_t i = 0; i < ARRAY_LEN(setups); i++) walk(&setups[i]);
 }
@@ -415,6 +464,31 @@ static void taps_and_more_rows_than_the_largest_bucket_are_eager(void **state) {
   p.graphed->tap = NULL;
   struct tensor got = graph_forward(NULL, p.graphed, &p.b); /* no graph at all */
   assert_memory_equal(tensor_row(&want, 0), tensor_row(&got, 0), sizeof(float) * (size_t)got.cols);
+  pair_close(&p);
+}
+
+/* A row that stands for a picture's is no token: such a step is eager. And a model with cross-attention has its records for both roads. */
+static void soft_rows_are_eager_and_cross_attention_has_two_records(void **state) {
+  (void)state;
+  static const struct setup s = {"media-mllama", "", ISA_AUTO, 1, DTYPE_F32, false, 4, 64, 0};
+  static struct pair p;
+  pair_open(&p, &s);
+  assert_true(kv_seq_open(p.kv, &p.seqs[0].kv));
+  do new_bank(&p, &p.seqs[0]);
+  while (!p.seqs[0].n_bank);
+  p.seqs[0].seen_from = 8;
+  prefill(&p, &p.seqs[0], 3);
+  for (int pos = 3; pos < 14; pos++) {
+    batch_garbage(&p.b);
+    batch_add(&p, &p.seqs[0], 1, 1);
+    assert_int_equal(p.b.n_cross, pos >= 8);
+    p.b.n_soft = pos == 5 || pos == 10;
+    assert_int_equal(step(&p), pos != 5 && pos != 10);
+  }
+  struct graph_stats st = graph_stats(p.graph);
+  assert_int_equal(st.n_recorded, 2);
+  assert_int_equal(st.n_replayed, 7);
+  assert_int_equal(graph_bytes(p.config, 5) - graph_bytes(p.config, 4), 2 * (graph_bytes(p.config, 5) - graph_bytes(p.config, 1)) / 8);
   pair_close(&p);
 }
 
@@ -498,6 +572,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(eager_and_graph_agree),
     cmocka_unit_test(long_sequences),
     cmocka_unit_test(taps_and_more_rows_than_the_largest_bucket_are_eager),
+    cmocka_unit_test(soft_rows_are_eager_and_cross_attention_has_two_records),
     cmocka_unit_test(what_cannot_be_recorded_is_found),
     cmocka_unit_test(buckets),
     cmocka_unit_test(memory),

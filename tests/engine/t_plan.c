@@ -387,6 +387,59 @@ static void weights_as_planned(void **state) {
       }
 }
 
+/* With pictures and sound: weights about as packed, a store as asked for or by itself, steps that hold a whole picture. */
+static void media_as_planned(void **state) {
+  (void)state;
+  static const char *const folders[] = {"media-gemma3",     "media-gemma4-31b", "media-gemma4-26b", "media-gemma4-e2b",
+                                        "media-gemma4-12b", "media-mllama",     "media-mllama-long"};
+  for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
+    char path[120];
+    struct model_config c;
+    struct err e = {0};
+    struct plan p, without, less;
+    snprintf(path, sizeof path, "golden/%s", folders[i]);
+    struct weights *w = weights_open(test_path(path), &c, &e);
+    if (!w) fail_msg("%s", e.msg);
+    struct cygnet_options o = {.isa = kern_available(ISA_AVX2) ? "avx2" : "ref",
+                               .threads = 1,
+                               .max_running = 2,
+                               .ctx_tokens = 256,
+                               .chunk_tokens = 20,
+                               .quiet = 1};
+    if (plan_make(&p, &o, &c, w, &e)) fail_msg("%s", e.msg);
+    o.disable_media = 1;
+    if (plan_make(&without, &o, &c, w, &e)) fail_msg("%s", e.msg);
+    o.disable_media = 0;
+    o.media_bytes = 4 * p.media_row_bytes * (size_t)p.media_page_rows + 1;
+    if (plan_make(&less, &o, &c, w, &e)) fail_msg("%s", e.msg);
+    bool cross = config_has_cross(&c), whole = c.both_ways_full || c.both_ways_sliding;
+    assert_true(p.model.media && !without.model.media);
+    assert_int_equal(less.media_pages, 4);
+    assert_int_equal(without.media_pages + without.model.soft_rows + without.model.n_pages[BATCH_CROSS], 0);
+    assert_int_equal(p.model.n_pages[BATCH_CROSS], cross ? p.media_pages : 0);
+    assert_int_equal(p.model.soft_rows, cross ? 0 : (p.media_pages + 1) * p.media_page_rows);
+    assert_true(p.media_pages * p.media_page_rows >= MAX(media_rows_max(&c, MEDIA_IMAGE), media_rows_max(&c, MEDIA_AUDIO)));
+    assert_true(p.media_row_bytes > 0 && p.encoder_scratch_bytes > 0);
+    assert_int_equal(p.sched.step_tokens, whole ? MAX(20, media_tokens_max(&c, MEDIA_IMAGE)) : 20);
+    assert_int_equal(p.model.rows_max, p.sched.step_tokens + 2);
+    assert_int_equal(p.weight_bytes, without.weight_bytes + p.encoder_weight_bytes);
+    assert_true(needed(&p) > needed(&less) && needed(&less) > needed(&without));
+    if (cross) assert_int_equal(p.kv_bytes - less.kv_bytes, (size_t)(p.media_pages - 4) * (size_t)p.media_page_rows * p.media_row_bytes);
+
+    size_t packed[2];
+    for (int media = 0; media < 2; media++) {
+      struct model *m = model_open(&c, w, media ? &p.model : &without.model, &e);
+      if (!m || model_open_media(m, w, &e)) fail_msg("%s: %s", path, e.msg);
+      packed[media] = m->packed_bytes;
+      model_close(m);
+    }
+    size_t took = packed[1] - packed[0]; /* without vectors */
+    if (kern_available(ISA_AVX2) && (p.encoder_weight_bytes < took || p.encoder_weight_bytes > took + took / 6))
+      fail_msg("%s: encoders planned %zu, packed %zu", folders[i], p.encoder_weight_bytes, took);
+    weights_close(w);
+  }
+}
+
 static void options_out_of_range(void **state) {
   (void)state;
   const struct {
@@ -458,6 +511,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(models_of_one_kind),
     cmocka_unit_test(capacity_is_a_hand_count),
     cmocka_unit_test(weights_as_planned),
+    cmocka_unit_test(media_as_planned),
     cmocka_unit_test(options_out_of_range),
     cmocka_unit_test(printed),
 };

@@ -363,7 +363,7 @@ static size_t bytes_for_tokens(struct cygnet_options o, int tokens) { /* of the 
 
 static void ordinary_traffic(void **state) {
   (void)state;
-  int n = SPARSE == 1 ? 450 : 60;
+  int n = SPARSE == 1 ? 450 : 100; /* how many hits there are hangs on the clock, which decides about guesses */
   struct cygnet_options o = {.model = narrow(), .max_running = 4, .page_tokens = 4, .chunk_tokens = 24};
   traffic(o, n, bytes_for_tokens(o, 200));
   o.page_tokens = 16;

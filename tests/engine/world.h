@@ -140,7 +140,8 @@ static inline void world_finish_step(struct world *w) {
   }
   for (int i = 0; i < s->n_picks; i++) {
     struct request *r = s->picks[i].r;
-    if (r->on_logits) r->n_reported = MAX(r->n_reported, MIN(r->n_computed, r->n_prompt));
+    const struct sched_pick *p = &s->picks[i];
+    if (r->on_logits) r->n_reported = MAX(r->n_reported, MIN(p->first + p->n - p->n_late, r->n_prompt));
     if (r->n_computed < r->n_tokens) continue;
     if (r->n_tokens < r->n_limit) {
       r->tokens[r->n_tokens] = world_next_token(world_digests(w, r)[r->n_tokens - 1]);
@@ -157,6 +158,8 @@ static inline void world_close(struct world *w) {
   for (int i = 0; i < w->n_requests; i++) {
     if (w->requests[i]->state != REQUEST_DONE) sched_remove(&w->sched, w->requests[i]);
     free(w->requests[i]->tokens);
+    free(w->requests[i]->spans);
+    free(w->requests[i]->banks);
     free(w->requests[i]);
   }
   struct kv_stats st = kv_stats(w->kv);

@@ -40,7 +40,7 @@ static void test_taps_reference(void **state) {
     printf("  ref   %s/%s: worst tap %.2g whole, %.2g in chunks of 5; %d rows\n", fixtures[i].folder, fixtures[i].model, whole, chunked,
            n_whole);
     assert_int_equal(n_whole, n_chunked);
-    assert_true(n_whole > 1200);
+    assert_true(n_whole > 700);
     fixture_close(&f);
   }
 }

@@ -8,9 +8,11 @@
  *   !extras     the text is more of them                  !retract=N pushed back N times
  *   !cached=N   prompt tokens from the cache (else half)
  *   !form       the text is the form and the thoughts that are asked for
+ *   !media      the text is the pictures and sounds that arrived, "a/4 b/2", and the places of the placeholders
  * Control tokens of Gemma 4 that stand in the text (<|channel> and so on) are what cygnet.h says of control tokens: marks where those are wanted,
  * spelled with show_special, else nothing. A prompt with "!open" ends inside a thought if thoughts are on. A form with "!bad" in it is refused.
- * With ignore_eos the text is said again and again up to max_tokens. Token i of a prompt has the log-probability -i/8, its k-th alternative 1 less each.
+ * Pictures are the bytes "IMG name rows", sounds "SND name seconds" (a row a second, 30 at most at once); what is neither is refused as damaged, "BOMB" as too
+ * large. With ignore_eos the text is said again and again up to max_tokens. Token i of a prompt has the log-probability -i/8, its k-th alternative 1 less each.
  */
 #ifndef CYGNET_TEST_FAKE_H
 #define CYGNET_TEST_FAKE_H
@@ -43,14 +45,23 @@
 
 /* ---- engine ----------------------------------------------------------------------------------------------------------- */
 
-enum { FAKE_SLOTS = 64, FAKE_CTX = 4096, FAKE_VOCAB = 258, FAKE_MARKS = 1000 /* ids of control tokens, by enum output_marker */ };
+enum {
+  FAKE_SLOTS = 64,
+  FAKE_CTX = 4096,
+  FAKE_VOCAB = 258,
+  FAKE_IMAGE = 300,
+  FAKE_AUDIO = 301,
+  FAKE_MEDIA_VOCAB = 302,
+  FAKE_SECONDS = 30,
+  FAKE_MARKS = 1000 /* ids of control tokens, by enum output_marker */
+};
 
 struct fake_request {
   uint64_t number; /* 0: free slot */
   void *user;
   char text[8192];
   int n_text, at; /* bytes = tokens */
-  int hold, delay_ms, fail_at, n_prompt, logprobs, prompt_logprobs, n_cached, n_retractions;
+  int hold, delay_ms, fail_at, n_prompt, n_media, logprobs, prompt_logprobs, n_cached, n_retractions;
   int32_t *prompt; /* owned; only with prompt_logprobs */
   enum cygnet_finish end;
   int matched_stop, matched_id;
@@ -62,6 +73,8 @@ struct fake_request {
 struct fake {
   enum tok_family family; /* of the parser; 0: Gemma 3 */
   bool thinks, tools;     /* what info says of conversations */
+  bool sees, hears;       /* and of pictures and sound */
+  bool budgets;           /* pictures have a choice of rows */
   struct fake_request slots[FAKE_SLOTS];
   int max_running, max_queued; /* by number: the oldest run */
   uint64_t next_number, n_steps, n_aborted, n_finished;
@@ -81,6 +94,7 @@ struct fake {
   atomic_int n_flushes; /* likewise */
   atomic_int tokenise_ms;
   atomic_int stats_ms; /* how long reading them takes */
+  atomic_int n_media;  /* pictures and sounds that live */
 };
 
 static void fake_info(void *self, struct cygnet_info *out) {
@@ -95,7 +109,15 @@ static void fake_info(void *self, struct cygnet_info *out) {
                               .threads = 1,
                               .chat_thinks = f->thinks,
                               .chat_tools = f->tools,
+                              .image_id = f->sees ? FAKE_IMAGE : -1,
+                              .video_id = -1,
+                              .audio_id = f->hears ? FAKE_AUDIO : -1,
+                              .vision = f->sees ? "fake-eye" : NULL,
+                              .audio = f->hears ? "fake-ear" : NULL,
+                              .image_budgets = {f->budgets ? 70 : 0, 280, 1120},
+                              .audio_seconds = f->hears ? FAKE_SECONDS : 0,
                               .max_running = 4};
+  if (f->sees || f->hears) out->vocab = FAKE_MEDIA_VOCAB;
 }
 
 static int fake_encode(void *self, const char *text, size_t n, int special, int bos, int32_t **ids, size_t *n_ids) {
@@ -139,6 +161,16 @@ static char *fake_decode(void *self, const int32_t *ids, size_t n, int skip_spec
   return text ? text : xstrdup("");
 }
 
+/* Parts: text, "\1" for a picture, "\2" for a sound. */
+static void fake_parts(const json_t *content, struct buf *text) {
+  for (size_t k = 0; k < json_array_size(content); k++) {
+    const json_t *part = json_array_get(content, k);
+    const char *type = json_string_value(json_object_get(part, "type")), *t = json_string_value(json_object_get(part, "text"));
+    if (t) buf_puts(text, t);
+    else buf_putc(text, type && strstr(type, "audio") ? 2 : 1);
+  }
+}
+
 static int fake_render(void *self, const char *messages, const char *tools, const char *options, int32_t **ids, size_t *n_ids, int *thought,
                        struct cygnet_error *e) {
   struct err why;
@@ -152,19 +184,100 @@ static int fake_render(void *self, const char *messages, const char *tools, cons
   buf_init(&text, 0);
   json_array_foreach(list, i, m) {
     const char *role = json_string_value(json_object_get(m, "role")), *content = json_string_value(json_object_get(m, "content"));
+    struct buf parts;
+    buf_init(&parts, 0);
+    if (json_is_array(json_object_get(m, "content"))) {
+      fake_parts(json_object_get(m, "content"), &parts);
+      content = buf_cstr(&parts);
+    }
     if (role && !content && (json_object_get(m, "tool_calls") || json_is_null(json_object_get(m, "content")))) content = "";
     if (!role || !content) {
       *e = (struct cygnet_error){.status = 400};
       snprintf(e->message, sizeof e->message, "messages[%zu].%s: expected a string", i, role ? "content" : "role");
       r = -1;
-      break;
+    } else if (strstr(options, "\"raw\":true")) {
+      buf_puts(&text, content);
+    } else {
+      buf_printf(&text, "<%s>%s\n", role, content);
     }
-    buf_printf(&text, "<%s>%s\n", role, content);
+    buf_free(&parts);
+    if (r) break;
   }
   if (r == 0) fake_encode(self, buf_cstr(&text), text.len, 0, 1, ids, n_ids);
+  for (size_t k = 0; r == 0 && k < *n_ids; k++)
+    if ((*ids)[k] == 1 || (*ids)[k] == 2) (*ids)[k] = (*ids)[k] == 1 ? FAKE_IMAGE : FAKE_AUDIO;
   buf_free(&text);
   json_decref(list);
   return r;
+}
+
+/* ---- pictures and sounds ------------------------------------------------------------------------------------------------ */
+
+struct cygnet_media {
+  char name[32];
+  int rows;
+  double seconds;
+  atomic_int *alive;
+};
+
+static struct cygnet_media *fake_media_new(void *self, enum cygnet_media_kind kind, const void *bytes, size_t n,
+                                           const struct cygnet_media_options *o, struct cygnet_error *e) {
+  struct fake *f = self;
+  char *text = xstrndup(bytes, n);
+  struct cygnet_media m = {.alive = &f->n_media};
+  *e = (struct cygnet_error){.status = 400};
+  bool good = kind == CYGNET_AUDIO ? sscanf(text, "SND %31s %lf", m.name, &m.seconds) == 2
+                                   : sscanf(text, "IMG %31s %d", m.name, &m.rows) == 2;
+  if (!good && !strncmp(text, "BOMB", 4)) e->status = 413;
+  free(text);
+  if (!good) snprintf(e->message, sizeof e->message, e->status == 413 ? "too many pixels" : "damaged");
+  if (kind == CYGNET_AUDIO) {
+    double part = o->seconds > 0 ? MIN(o->seconds, m.seconds - o->start_seconds) : m.seconds - o->start_seconds;
+    if (good && part > FAKE_SECONDS + 1e-9) snprintf(e->message, sizeof e->message, "expected at most %d s of sound", FAKE_SECONDS);
+    good &= part <= FAKE_SECONDS + 1e-9;
+    m.rows = MAX((int)ceil(part - 1e-9), 1);
+    if (o->start_seconds > 0) snprintf(m.name + strlen(m.name), 8, "@%d", (int)o->start_seconds);
+  } else if (o->max_tokens) {
+    m.rows = MIN(m.rows, o->max_tokens);
+  }
+  if (!good) return NULL;
+  struct cygnet_media *out = xcalloc(1, sizeof *out);
+  *out = m;
+  atomic_fetch_add(m.alive, 1);
+  return out;
+}
+static void fake_media_free(struct cygnet_media *m) {
+  if (!m) return;
+  atomic_fetch_sub(m->alive, 1);
+  free(m);
+}
+static int fake_media_tokens(const struct cygnet_media *m) { return m->rows; }
+static double fake_media_seconds(const struct cygnet_media *m) { return m->seconds; }
+static size_t fake_media_memory(const struct cygnet_media *m) { return (size_t)m->rows * 100; }
+
+static int fake_expand(void *self, const int32_t *ids, size_t n, const struct cygnet_media *const *media, size_t n_media, int32_t **out,
+                       size_t *n_out, struct cygnet_error *e) {
+  size_t total = n, k = 0;
+  (void)self, (void)e;
+  for (size_t i = 0; i < n_media; i++) total += (size_t)media[i]->rows;
+  *out = malloc(total * sizeof **out);
+  *n_out = 0;
+  for (size_t i = 0; i < n; i++) {
+    int times = ids[i] == FAKE_IMAGE || ids[i] == FAKE_AUDIO ? media[k++]->rows : 1;
+    while (times-- > 0) (*out)[(*n_out)++] = ids[i];
+  }
+  return 0;
+}
+
+/* "a/4 b/2 at 3,9" */
+static void fake_say_media(char *text, size_t size, const struct cygnet_request *r) {
+  size_t n = 0, found = 0;
+  text[0] = 0;
+  for (size_t i = 0; i < r->n_media; i++)
+    n += (size_t)snprintf(text + n, size - n, "%s%s/%d", i ? " " : "", r->media[i]->name, r->media[i]->rows);
+  for (size_t i = 0; i < r->n_prompt; i++)
+    if (r->prompt[i] == FAKE_IMAGE || r->prompt[i] == FAKE_AUDIO)
+      n += (size_t)snprintf(text + n, size - n, "%s%c%zu", found++ ? "," : " at ", r->prompt[i] == FAKE_IMAGE ? 'i' : 's', i);
 }
 
 /* ---- forms and parsers ---------------------------------------------------------------------------------------------- */
@@ -280,6 +393,7 @@ static void fake_script(struct fake_request *q, const struct cygnet_request *r, 
   } else {
     snprintf(q->text, sizeof q->text, "Hello, world!");
   }
+  if (strstr(prompt, "!media")) fake_say_media(q->text, sizeof q->text, r);
   if (strstr(prompt, "!form"))
     snprintf(q->text, sizeof q->text, "%d %s thoughts=%d budget=%d marks=%d", r->grammar ? (int)r->grammar->kind : -1,
              r->grammar ? r->grammar->text : "", r->thoughts, r->thinking_budget, r->marks);
@@ -330,6 +444,7 @@ static uint64_t fake_submit(void *self, const struct cygnet_request *r, struct c
   *q = (struct fake_request){.number = ++f->next_number,
                              .user = r->user,
                              .n_prompt = (int)r->n_prompt,
+                             .n_media = (int)r->n_media,
                              .fail_at = -1,
                              .logprobs = r->logprobs,
                              .prompt_logprobs = r->prompt_logprobs,
@@ -394,6 +509,8 @@ static void fake_advance(struct fake *f, struct fake_request *q) {
                               .matched_id = -1,
                               .prompt_tokens = q->n_prompt,
                               .cached_tokens = q->n_cached,
+                              .n_media = q->n_media,
+                              .n_media_cached = q->n_media / 2,
                               .n_retractions = q->n_retractions,
                               .queue_ms = 1,
                               .prefill_ms = 2,
@@ -509,6 +626,12 @@ static UNUSED struct port fake_port(struct fake *f) {
                        .piece = fake_piece,
                        .render = fake_render,
                        .release = free,
+                       .media_new = fake_media_new,
+                       .media_free = fake_media_free,
+                       .media_tokens = fake_media_tokens,
+                       .media_seconds = fake_media_seconds,
+                       .media_memory = fake_media_memory,
+                       .expand = fake_expand,
                        .grammar_new = fake_grammar_new,
                        .grammar_free = fake_grammar_free,
                        .parser_new = fake_parser_new,
@@ -537,6 +660,9 @@ static void *fixture_main(void *arg) {
   return NULL;
 }
 
+/* What the fake engines of the next fixtures take. */
+static UNUSED bool fixture_sees, fixture_hears, fixture_budgets;
+
 /* With the fake engine, or with port when it is not NULL. */
 static struct fixture *fixture_start_port(const struct port *port, const struct serve_options *o, int max_running, int max_queued) {
   struct fixture *f = calloc(1, sizeof *f);
@@ -544,6 +670,9 @@ static struct fixture *fixture_start_port(const struct port *port, const struct 
   struct serve_options options = o ? *o : (struct serve_options){0};
   f->fake.max_running = max_running;
   f->fake.max_queued = max_queued;
+  f->fake.sees = fixture_sees;
+  f->fake.hears = fixture_hears;
+  f->fake.budgets = fixture_budgets;
   struct port fake = fake_port(&f->fake);
   options.quiet = true;
   log_set_level(LOG_ERROR);

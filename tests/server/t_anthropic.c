@@ -237,7 +237,7 @@ static void bad_messages(void **state) {
       {"\"messages\":[{\"role\":\"user\",\"content\":[]}]", "messages[0].content: expected text that is not empty"},
       {"\"messages\":[{\"role\":\"assistant\",\"content\":\"\"}]", "messages[0].content: expected text that is not empty"},
       {"\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"image\",\"source\":{}}]}]",
-       "messages[0].content[1].type: expected \"text\", all that this model takes, found \"image\""},
+       "messages[0].content[1].source.type: expected \"base64\" or \"url\", all that this server takes"},
       {"\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"t\"}]}]",
        "messages[1].content[0].name: expected a string"},
       {"\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"t\",\"name\":"

@@ -433,7 +433,7 @@ static void bad_inputs(void **state) {
        "input[0].content[0].text: expected a string"},
       {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"a\"},{\"type\":\"input_image\",\"image_url\":\"u\"}]}"
        "]}",
-       "input", "input[0].content[1].type: expected \"input_text\", all that this model takes, found \"input_image\""},
+       "input", "input[0].content[1]: expected text, this model takes no pictures"},
       {"{\"instructions\":\"!norender\",\"input\":\"a\"}", "instructions", "instructions.role: expected \"nobody\", found \"system\""},
       {"{\"instructions\":\"I\",\"input\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"!norender\"}]}", "input",
        "input[1].role: expected \"nobody\", found \"user\""},

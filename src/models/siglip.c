@@ -1,0 +1,316 @@
+/* siglip.c — Gemma 3's pictures: a ViT over a square of fixed size, pooled and projected. docs/models/gemma3.md.
+ *
+ *   h = Wp patch + bp + position[place]                                      a patch is [colour, y, x], -1 .. 1
+ *   each layer:
+ *     x = layernorm(h, ln1);   q, k, v = W x + b
+ *     h = h + Wo softmax(q kᵀ / sqrt(d)) v + bo                              every patch sees the whole picture
+ *     h = h + W2 gelu(W1 layernorm(h, ln2) + b1) + b2
+ *   h = layernorm(h, post_ln)
+ *   soft = W norm(mean of each pool x pool patches, soft_emb_norm)           norm as in Gemma 3's text: 1 already added; the file has W transposed
+ *
+ * Units: the embedding of a block of rows; per layer q, k and v of every block, then the rest of it; projections of blocks of soft rows.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/encoder.h"
+
+struct siglip_layer {
+  float *ln1, *ln1_bias, *ln2, *ln2_bias; /* [D] */
+  float *q_bias, *k_bias, *v_bias, *o_bias, *up_bias, *down_bias;
+  struct weight q, k, v;  /* [heads * d, D] */
+  struct weight o;        /* [D, heads * d] */
+  struct weight up, down; /* fc1 [ffn, D], fc2 [D, ffn] */
+};
+
+struct siglip_scratch {
+  struct tensor h;            /* [rows_max, D] */
+  struct tensor q, k, v;      /* [rows_max, heads * d] */
+  struct tensor in, x, y;     /* of a block: [rows, patch columns], [rows, D] twice */
+  struct tensor attn, hidden; /* [rows, heads * d], [rows, ffn] */
+};
+enum { SIGLIP_SCRATCH = 10 };
+
+struct siglip {
+  struct encoder base; /* first */
+  struct siglip_layer layers[CONFIG_LAYERS_MAX];
+  struct arena vectors;
+  float *patch_bias, *post_ln, *post_ln_bias, *soft_norm; /* [D] */
+  struct weight patch;                                    /* [D, patch columns] */
+  struct weight positions;                                /* [patches, D], in the file */
+  struct weight proj;                                     /* [hidden, D] */
+  char *proj_source;                                      /* the file's transposed, unless it is packed */
+  size_t proj_bytes;
+  struct siglip_scratch t;
+  struct encoder_rows rows;
+  int32_t *pool; /* [rows_max]: the patches of each soft row */
+  int n_out;     /* soft rows of the job */
+};
+
+static struct encoder *siglip_new(void) { return xcalloc(1, sizeof(struct siglip)); }
+static void siglip_delete(struct encoder *x) { free(x); }
+
+/* ---- sizes -------------------------------------------------------------------------------------------------------------------- */
+
+static int side_of(const struct vision_config *v) { return v->image / v->patch; }
+
+static void siglip_tensors(const struct model_config *c, int rows_max, struct siglip_scratch *t, struct tensor *out,
+                           struct bind_scratch need[SIGLIP_SCRATCH]) {
+  const struct vision_config *v = &c->vision;
+  int qd = v->n_heads * v->head_dim, block = ENCODER_ROWS;
+  const struct bind_scratch all[SIGLIP_SCRATCH] = {{&t->h, rows_max, v->hidden},
+                                                   {&t->q, rows_max, qd},
+                                                   {&t->k, rows_max, qd},
+                                                   {&t->v, rows_max, qd},
+                                                   {&t->in, block, media_cols(c, MEDIA_IMAGE)},
+                                                   {&t->x, block, v->hidden},
+                                                   {&t->y, block, v->hidden},
+                                                   {&t->attn, block, qd},
+                                                   {&t->hidden, block, v->ffn},
+                                                   {out, rows_max / (v->pool * v->pool), c->hidden}};
+  memcpy(need, all, sizeof all);
+}
+
+static struct encoder_size siglip_size(const struct model_config *c, int rows_max) {
+  const struct vision_config *v = &c->vision;
+  struct siglip_scratch t;
+  struct tensor out;
+  struct bind_scratch need[SIGLIP_SCRATCH];
+  siglip_tensors(c, rows_max, &t, &out, need);
+  return (struct encoder_size){.rows = ENCODER_ROWS,
+                               .cols = MAX(MAX(v->hidden, v->ffn), MAX(v->n_heads * v->head_dim, media_cols(c, MEDIA_IMAGE))),
+                               .keys = rows_max,
+                               .head_dim = v->head_dim,
+                               .n_bytes = encoder_tensors_bytes(need, ARRAY_LEN(need)) + encoder_rows_bytes(rows_max) +
+                                          (size_t)rows_max * sizeof(int32_t)};
+}
+
+/* ---- loading ------------------------------------------------------------------------------------------------------------------ */
+
+static int siglip_arena(struct siglip *s, struct err *e) {
+  const struct vision_config *v = &s->base.m->config.vision;
+  size_t d = bind_vector_bytes(v->hidden), qd = bind_vector_bytes(v->n_heads * v->head_dim), ffn = bind_vector_bytes(v->ffn);
+  return arena_init(&s->vectors, 4 * d + (size_t)v->n_layers * (6 * d + 3 * qd + ffn), "norm weights", e);
+}
+
+/* Old files have the two products of the dense part under each other's names. */
+static bool ffn_swapped(const struct vision_config *v, struct weights *w) {
+  struct weight_view view;
+  struct err e = {0};
+  return v->ffn != v->hidden && weights_has(w, "v.blk.0.ffn_up.weight") &&
+         weights_get(w, "v.blk.0.ffn_up.weight", v->ffn, v->hidden, &view, &e) != 0 &&
+         weights_get(w, "v.blk.0.ffn_down.weight", v->ffn, v->hidden, &view, &e) == 0;
+}
+
+static int siglip_layer_load(struct siglip *s, struct weights *w, int l, bool swapped, struct err *e) {
+  const struct vision_config *v = &s->base.m->config.vision;
+  struct siglip_layer *y = &s->layers[l];
+  int d = v->hidden, qd = v->n_heads * v->head_dim;
+  const struct bind_vector vectors[] = {{"ln1.weight", &y->ln1, d},
+                                        {"ln1.bias", &y->ln1_bias, d},
+                                        {"ln2.weight", &y->ln2, d},
+                                        {"ln2.bias", &y->ln2_bias, d},
+                                        {"attn_q.bias", &y->q_bias, qd},
+                                        {"attn_k.bias", &y->k_bias, qd},
+                                        {"attn_v.bias", &y->v_bias, qd},
+                                        {"attn_out.bias", &y->o_bias, d},
+                                        {swapped ? "ffn_down.bias" : "ffn_up.bias", &y->up_bias, v->ffn},
+                                        {swapped ? "ffn_up.bias" : "ffn_down.bias", &y->down_bias, d}};
+  const struct bind_matrix matrices[] = {{"attn_q.weight", &y->q, qd, d},
+                                         {"attn_k.weight", &y->k, qd, d},
+                                         {"attn_v.weight", &y->v, qd, d},
+                                         {"attn_out.weight", &y->o, d, qd},
+                                         {swapped ? "ffn_down.weight" : "ffn_up.weight", &y->up, v->ffn, d},
+                                         {swapped ? "ffn_up.weight" : "ffn_down.weight", &y->down, d, v->ffn}};
+  if (encoder_vectors(&s->base, w, &s->vectors, "v.blk", l, vectors, ARRAY_LEN(vectors), e)) return -1;
+  return encoder_matrices(&s->base, w, "v.blk", l, matrices, ARRAY_LEN(matrices), e);
+}
+
+/* The projector is stored as [D, hidden], for x·W: products want it the other way. Plain numbers stay as they are. */
+static int load_projector(struct siglip *s, struct weights *w, struct err *e) {
+  static const char name[] = "mm.input_projection.weight";
+  struct model *m = s->base.m;
+  int cols = m->config.vision.hidden, rows = m->config.hidden;
+  struct weight_view v;
+  if (weights_get(w, name, cols, rows, &v, e)) return -1;
+  bool plain = dtype_info(v.dtype)->block_elems == 1;
+  enum dtype type = plain ? v.dtype : DTYPE_F32;
+  size_t size = (size_t)dtype_info(type)->block_bytes, row_bytes = (size_t)cols * size;
+  s->proj_bytes = (size_t)rows * row_bytes;
+  if (!(s->proj_source = mem_big_alloc(s->proj_bytes, name, e))) return -1;
+  float *numbers = xmalloc((size_t)rows * sizeof *numbers);
+  for (int c = 0; c < cols; c++) {
+    const char *from = (const char *)v.data + (size_t)c * v.row_bytes;
+    if (!plain) dtype_to_f32(v.dtype, from, numbers, (size_t)rows);
+    if (!plain) from = (const char *)numbers;
+    for (int r = 0; r < rows; r++) memcpy(s->proj_source + (size_t)r * row_bytes + (size_t)c * size, from + (size_t)r * size, size);
+  }
+  free(numbers);
+  struct weight_view turned = {.dtype = type, .rows = rows, .cols = cols, .row_bytes = row_bytes, .data = s->proj_source};
+  if (bind_view(m, &(struct bind_matrix){name, &s->proj, rows, cols}, &turned, e)) return -1;
+  if (s->proj.packed) {
+    mem_big_free(s->proj_source, s->proj_bytes);
+    s->proj_source = NULL;
+  }
+  weights_done_with(w, &v);
+  return 0;
+}
+
+static int siglip_load(struct encoder *x, struct weights *w, struct err *e) {
+  struct siglip *s = (struct siglip *)x;
+  const struct model_config *c = &x->m->config;
+  const struct vision_config *v = &c->vision;
+  int side = side_of(v), cols = media_cols(c, MEDIA_IMAGE);
+  struct bind_scratch need[SIGLIP_SCRATCH];
+  siglip_tensors(c, x->rows_max, &s->t, &x->out, need);
+  encoder_rows_init(&s->rows, x->rows_max);
+  s->pool = xcalloc((size_t)x->rows_max, sizeof *s->pool);
+  if (bind_scratch(x->m, need, ARRAY_LEN(need), e) || siglip_arena(s, e)) return -1;
+
+  const struct bind_vector vectors[] = {{"v.patch_embd.bias", &s->patch_bias, v->hidden},
+                                        {"v.post_ln.weight", &s->post_ln, v->hidden},
+                                        {"v.post_ln.bias", &s->post_ln_bias, v->hidden},
+                                        {"mm.soft_emb_norm.weight", &s->soft_norm, v->hidden}};
+  if (encoder_vectors(x, w, &s->vectors, "", -1, vectors, ARRAY_LEN(vectors), e)) return -1;
+  if (bind_matrix(x->m, w, &(struct bind_matrix){"v.patch_embd.weight", &s->patch, v->hidden, cols}, e)) return -1;
+  if (encoder_table(x, w, "v.position_embd.weight", side * side, v->hidden, &s->positions, e)) return -1;
+  bool swapped = ffn_swapped(v, w);
+  for (int l = 0; l < v->n_layers; l++)
+    if (siglip_layer_load(s, w, l, swapped, e)) return -1;
+  return load_projector(s, w, e);
+}
+
+static void siglip_unload(struct encoder *x) {
+  struct siglip *s = (struct siglip *)x;
+  struct model *m = x->m;
+  const struct device_ops *d = m->dev->ops;
+  for (int l = 0; l < m->config.vision.n_layers; l++) {
+    struct siglip_layer *y = &s->layers[l];
+    struct weight *all[] = {&y->q, &y->k, &y->v, &y->o, &y->up, &y->down};
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) d->weight_free(m->dev, all[i], 1);
+  }
+  d->weight_free(m->dev, &s->patch, 1);
+  d->weight_free(m->dev, &s->proj, 1);
+  struct bind_scratch need[SIGLIP_SCRATCH];
+  siglip_tensors(&m->config, x->rows_max, &s->t, &x->out, need);
+  for (size_t i = 0; i < ARRAY_LEN(need); i++) d->free(m->dev, need[i].t);
+  mem_big_free(s->proj_source, s->proj_bytes);
+  arena_free(&s->vectors);
+  encoder_rows_free(&s->rows);
+  free(s->pool);
+}
+
+/* ---- a job -------------------------------------------------------------------------------------------------------------------- */
+
+/* Patches of soft row (x, y) of each picture, in rows of the job. */
+static void pool_index(struct siglip *s) {
+  const struct vision_config *v = &s->base.m->config.vision;
+  int side = side_of(v), pool = v->pool, across = side / pool;
+  int32_t *to = s->pool;
+  for (int i = 0; i < s->base.n_items; i++)
+    for (int r = 0; r < across * across; r++)
+      for (int p = 0; p < pool * pool; p++) *to++ = i * side * side + (r / across * pool + p / pool) * side + r % across * pool + p % pool;
+  s->n_out = s->base.n_items * across * across;
+}
+
+static int siglip_begin(struct encoder *x) {
+  struct siglip *s = (struct siglip *)x;
+  const struct model_config *c = &x->m->config;
+  const struct vision_config *v = &c->vision;
+  int64_t side = side_of(v), d = v->hidden, qd = v->n_heads * v->head_dim;
+  encoder_rows_set(&s->rows, x);
+  pool_index(s);
+  CHECK(s->rows.n == x->n_items * side * side);
+  x->out.rows = s->n_out;
+  x->products = s->rows.n * (d * s->patch.cols + v->n_layers * (4 * d * qd + 2 * d * v->ffn + 2 * side * side * qd)) +
+                s->n_out * d * c->hidden;
+  return (1 + 2 * v->n_layers) * div_up(s->rows.n, x->block) + div_up(s->n_out, x->block);
+}
+
+static void siglip_embed(struct siglip *s, int first, int n) {
+  const struct encoder *x = &s->base;
+  const struct device_ops *d = x->m->dev->ops;
+  struct device *dev = x->m->dev;
+  struct tensor h = encoder_part(s->t.h, first, n), in = tensor_rows(s->t.in, n);
+  encoder_inputs(x, &s->rows, first, NULL, &in);
+  d->linear(dev, 1, (const struct weight *[]){&s->patch}, (struct tensor *[]){&h}, &in);
+  d->bias_act(dev, &h, s->patch_bias, ACT_NONE);
+  d->embed_add(dev, &h, &s->positions, 0, s->rows.at + first, 1);
+  encoder_tap(x, "v.embed", -1, first, &h);
+}
+
+static void siglip_qkv(struct siglip *s, int l, int first, int n) {
+  const struct encoder *x = &s->base;
+  const struct device_ops *d = x->m->dev->ops;
+  struct device *dev = x->m->dev;
+  const struct siglip_layer *y = &s->layers[l];
+  struct tensor h = encoder_part(s->t.h, first, n), in = tensor_rows(s->t.x, n);
+  struct tensor q = encoder_part(s->t.q, first, n), k = encoder_part(s->t.k, first, n), v = encoder_part(s->t.v, first, n);
+  d->layernorm(dev, &in, &h, y->ln1, y->ln1_bias, x->m->config.vision.norm_eps);
+  d->linear(dev, 3, (const struct weight *[]){&y->q, &y->k, &y->v}, (struct tensor *[]){&q, &k, &v}, &in);
+  d->bias_act(dev, &q, y->q_bias, ACT_NONE);
+  d->bias_act(dev, &k, y->k_bias, ACT_NONE);
+  d->bias_act(dev, &v, y->v_bias, ACT_NONE);
+}
+
+static void siglip_rest(struct siglip *s, int l, int first, int n) {
+  const struct encoder *x = &s->base;
+  const struct vision_config *c = &x->m->config.vision;
+  const struct device_ops *d = x->m->dev->ops;
+  struct device *dev = x->m->dev;
+  const struct siglip_layer *y = &s->layers[l];
+  struct tensor h = encoder_part(s->t.h, first, n), q = encoder_part(s->t.q, first, n);
+  struct tensor k = tensor_rows(s->t.k, s->rows.n), v = tensor_rows(s->t.v, s->rows.n);
+  struct tensor attn = tensor_rows(s->t.attn, n), in = tensor_rows(s->t.x, n), out = tensor_rows(s->t.y, n);
+  struct tensor hidden = tensor_rows(s->t.hidden, n);
+  d->attend(dev, &attn, &q, &k, &v, c->n_heads, 1 / sqrtf((float)c->head_dim), s->rows.lo + first, s->rows.hi + first);
+  d->linear(dev, 1, (const struct weight *[]){&y->o}, (struct tensor *[]){&out}, &attn);
+  d->bias_act(dev, &out, y->o_bias, ACT_NONE);
+  d->add(dev, &h, &out);
+
+  d->layernorm(dev, &in, &h, y->ln2, y->ln2_bias, c->norm_eps);
+  d->linear(dev, 1, (const struct weight *[]){&y->up}, (struct tensor *[]){&hidden}, &in);
+  d->bias_act(dev, &hidden, y->up_bias, ACT_GELU_TANH);
+  d->linear(dev, 1, (const struct weight *[]){&y->down}, (struct tensor *[]){&out}, &hidden);
+  d->bias_act(dev, &out, y->down_bias, ACT_NONE);
+  d->add(dev, &h, &out);
+  encoder_tap(x, "v.layer_out", l, first, &h);
+  if (l < c->n_layers - 1) return;
+  d->layernorm(dev, &h, &h, s->post_ln, s->post_ln_bias, c->norm_eps);
+  encoder_tap(x, "v.last", -1, first, &h);
+}
+
+static void siglip_project(struct siglip *s, int first, int n) {
+  const struct encoder *x = &s->base;
+  const struct vision_config *c = &x->m->config.vision;
+  const struct device_ops *d = x->m->dev->ops;
+  struct device *dev = x->m->dev;
+  int each = c->pool * c->pool;
+  struct tensor h = tensor_rows(s->t.h, s->rows.n), pooled = tensor_rows(s->t.x, n), out = encoder_part(x->out, first, n);
+  d->pool_rows(dev, &pooled, &h, s->pool + first * each, each, 1 / (float)each);
+  encoder_tap(x, "v.pooled", -1, first, &pooled);
+  d->rmsnorm(dev, &pooled, &pooled, s->soft_norm, 1, c->norm_eps);
+  d->linear(dev, 1, (const struct weight *[]){&s->proj}, (struct tensor *[]){&out}, &pooled);
+  encoder_tap(x, "v.soft", -1, first, &out);
+}
+
+static void siglip_unit(struct encoder *x, int i) {
+  struct siglip *s = (struct siglip *)x;
+  int blocks = div_up(s->rows.n, x->block), phase = i / blocks, first = i % blocks * x->block, n = MIN(x->block, s->rows.n - first);
+  if (phase == 0) siglip_embed(s, first, n);
+  else if (phase > 2 * x->m->config.vision.n_layers) {
+    first = (i - (1 + 2 * x->m->config.vision.n_layers) * blocks) * x->block;
+    siglip_project(s, first, MIN(x->block, s->n_out - first));
+  } else if (phase % 2) siglip_qkv(s, (phase - 1) / 2, first, n);
+  else siglip_rest(s, (phase - 1) / 2, first, n);
+}
+
+const struct encoder_ops encoder_siglip_ops = {.name = "siglip",
+                                               .size = siglip_size,
+                                               .new_encoder = siglip_new,
+                                               .delete_encoder = siglip_delete,
+                                               .load = siglip_load,
+                                               .unload = siglip_unload,
+                                               .begin = siglip_begin,
+                                               .unit = siglip_unit};
