@@ -10,6 +10,7 @@
 #   make bench           kernel and end-to-end rates beside the machine's floors   MODEL=file.gguf
 #   make golden          regenerate the golden files (needs a Python environment, see tools/golden)
 #   make install PREFIX=/usr/local
+#   make IMAGE=0 AUDIO=0 without the decoders of pictures and sound, and their libraries
 #
 # MODE=release|debug|asan|tsan|simde picks the build; objects of each live apart in build/MODE. BUILD=dir moves it all.
 # Rooms stand in the order of who may use whom (tools/layers.sh is the exact rule); a test in tests/ROOM links that room and those before it.
@@ -50,7 +51,6 @@ override LDFLAGS := -pthread $(filter -fsanitize%,$(CFLAGS_$(MODE))) $(EXTRA_LDF
 
 LIBS_base   := -lcrypto -lm
 LIBS_files  := -ljansson
-# make IMAGE=0 AUDIO=0 leaves the decoders of pictures and sound, and their libraries, out
 IMAGE ?= 1
 AUDIO ?= 1
 ifeq ($(IMAGE),1)
@@ -181,7 +181,7 @@ install: all
 	install -m644 $(BUILD)/libcygnet.a $(DESTDIR)$(PREFIX)/lib/libcygnet.a
 	install -m755 $(BUILD)/libcygnet.so $(DESTDIR)$(PREFIX)/lib/libcygnet.so.0
 	ln -sf libcygnet.so.0 $(DESTDIR)$(PREFIX)/lib/libcygnet.so
-	sed 's|@PREFIX@|$(PREFIX)|' tools/cygnet.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/cygnet.pc
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBS@|$(LIB_LIBS)|' tools/cygnet.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/cygnet.pc
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/cygnet.pc
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/doc/cygnet/examples
 	sed 's|/usr/bin/cygnet|$(PREFIX)/bin/cygnet|' deploy/cygnet.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/cygnet.service
@@ -194,6 +194,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 help:
-	@sed -n '3,15p' Makefile | sed 's/^# \{0,1\}//'
+	@sed -n '3,16p' Makefile | sed 's/^# \{0,1\}//'
 
 -include $(shell find $(OBJ) -name '*.d' 2>/dev/null)

@@ -29,7 +29,7 @@ build/cygnet serve -m "$SAMPLE_MODEL" --port 0 >"$log" 2>&1 &
 server=$!
 trap 'kill $server 2>/dev/null || true' EXIT
 url=''
-for _ in $(seq 100); do
+for _ in $(seq 600); do # a busy machine may take a while to load
   url=$(sed -n 's/.*\(http:\/\/127\.0\.0\.1:[0-9]*\).*/\1/p' "$log" | head -n 1)
   [ -n "$url" ] && curl -sf "$url/health" >/dev/null && break
   kill -0 $server 2>/dev/null || { cat "$log" >&2 && stop "the server ended early"; }
@@ -48,7 +48,7 @@ cat <<END
 
 What next
   build/cygnet chat -m $SAMPLE_MODEL            talk to it (this small one is a base model: it continues texts rather than chats)
-  build/cygnet complete -m FILE.gguf -p TEXT    any Gemma 3 GGUF, or a folder with config.json and safetensors
+  build/cygnet complete -m FILE.gguf -p TEXT    any Gemma 3, Gemma 4 or Llama 3.2 Vision: a GGUF, or a folder with config.json and safetensors; --image FILE shows it a picture
   ./demo.sh serve                               the server and its chat page
   build/cygnet bench -m $SAMPLE_MODEL           how fast, beside what this machine can do
   ./test.sh                                     see it proven

@@ -1,8 +1,8 @@
 /* b_encoder.c — how long the layers of picture encoders take, beside the machine's peak of float32 multiply-adds.
  *
  * Usage: b_encoder [ref|avx2|avx512] [threads, 0 = by itself] [part of a name] [bf16|f32] [turns]
- * Random weights at real geometry, in units of 512 rows as the encoders work; one layer is measured and counts as many times as there are. Each figure
- * is the median of the turns (3).
+ * Random weights at real geometry, in units of 512 rows as the encoders work; one layer is measured and counts as many times as there are.
+ * Each figure is the median of the turns (3).
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Models with encoders of real geometry and random weights beside a small text model, to measure and try encoders with.
 
-    make_media.py NAME FOLDER        NAME: gemma3, gemma4-e2b, gemma4-31b, mllama
+    make_media.py NAME FOLDER        NAME: gemma3, gemma4-e2b, gemma4-31b, mllama, sound (E2B's conformer)
 
-Needs numpy only. `cygnet complete -m FOLDER --ids 2,IMAGE_ID -n 1 --image FILE --json` then says how long a picture takes (encode_ms).
+Needs numpy only. `cygnet complete -m FOLDER --ids 2,IMAGE_ID -n 1 --image FILE --json` then says how long a picture takes (encode_ms);
+a sound: --ids 2,251 --audio FILE.
 """
 import json
 import os
@@ -66,12 +67,51 @@ def gemma_text(prefix, layers, ffn, head, post, scalar=False):
             yield p + "layer_scalar", (1,)
 
 
+GEMMA4_TEXT = {"text_config": {"model_type": "gemma4_text", "vocab_size": 256, "vocab_size_per_layer_input": 256, "hidden_size": TEXT,
+                               "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32,
+                               "global_head_dim": 32, "sliding_window": 512, "hidden_size_per_layer_input": 0,
+                               "layer_types": ["sliding_attention", "full_attention"]}}
+
+
+def clipped_linears(prefix, shapes, clipped=True):
+    for name, shape in shapes.items():
+        yield prefix + name + ".linear.weight", shape
+        for bound in ("input_min", "input_max", "output_min", "output_max") if clipped else ():
+            yield f"{prefix}{name}.{bound}", -20.0 if bound.endswith("min") else 20.0
+
+
+def sound():
+    d, layers, out = 1024, 12, 1536
+    yield "config", {"model_type": "gemma4", "audio_token_id": 251, "boa_token_id": 248, "eoa_token_id": 249, "vision_config": None, **GEMMA4_TEXT,
+                     "audio_config": {"model_type": "gemma4_audio", "hidden_size": d, "num_hidden_layers": layers, "num_attention_heads": 8,
+                                      "output_proj_dims": out, "use_clipped_linears": True}}
+    a = "model.audio_tower.subsample_conv_projection."
+    for n, shape in enumerate(((128, 1, 3, 3), (32, 128, 3, 3))):
+        yield f"{a}layer{n}.conv.weight", shape
+        yield f"{a}layer{n}.norm.weight", (shape[0],)
+    yield a + "input_proj_linear.weight", (d, 1024)
+    for n in range(layers):
+        p = f"model.audio_tower.layers.{n}."
+        shapes = {f"self_attn.{x}": (d, d) for x in ("q_proj", "k_proj", "v_proj", "post")}
+        shapes |= {"lconv1d.linear_start": (2 * d, d), "lconv1d.linear_end": (d, d)}
+        for which in ("feed_forward1", "feed_forward2"):
+            shapes |= {which + ".ffw_layer_1": (4 * d, d), which + ".ffw_layer_2": (d, 4 * d)}
+            for name in ("pre_layer_norm", "post_layer_norm"):
+                yield f"{p}{which}.{name}.weight", (d,)
+        yield from clipped_linears(p, shapes)
+        for name in ("lconv1d.pre_layer_norm", "lconv1d.conv_norm", "norm_pre_attn", "norm_post_attn", "norm_out"):
+            yield p + name + ".weight", (d,)
+        yield p + "lconv1d.depthwise_conv1d.weight", (d, 1, 5)
+        yield p + "self_attn.relative_k_proj.weight", (d, d)
+        yield p + "self_attn.per_dim_scale", (d // 8,)
+    yield "model.audio_tower.output_proj.weight", (out, d)
+    yield "model.audio_tower.output_proj.bias", (out,)
+    yield "model.embed_audio.embedding_projection.weight", (TEXT, out)
+    yield from gemma_text("model.language_model.", 2, 64, 32, "post_feedforward_layernorm", True)
+
+
 def gemma4(d, ffn, layers, heads, head, clipped, standardize):
-    yield "config", {"model_type": "gemma4", "image_token_id": 250, "boi_token_id": 248, "eoi_token_id": 249, "audio_config": None,
-                     "text_config": {"model_type": "gemma4_text", "vocab_size": 256, "vocab_size_per_layer_input": 256, "hidden_size": TEXT,
-                                     "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32,
-                                     "global_head_dim": 32, "sliding_window": 512, "hidden_size_per_layer_input": 0,
-                                     "layer_types": ["sliding_attention", "full_attention"]},
+    yield "config", {"model_type": "gemma4", "image_token_id": 250, "boi_token_id": 248, "eoi_token_id": 249, "audio_config": None, **GEMMA4_TEXT,
                      "vision_config": {"hidden_size": d, "intermediate_size": ffn, "num_hidden_layers": layers, "num_attention_heads": heads,
                                        "num_key_value_heads": heads, "head_dim": head, "use_clipped_linears": clipped, "standardize": standardize}}
     yield "model.vision_tower.patch_embedder.input_proj.weight", (d, 768)
@@ -84,10 +124,7 @@ def gemma4(d, ffn, layers, heads, head, clipped, standardize):
             yield p + f"self_attn.{name}_norm.weight", (head,)
         shapes = {f"self_attn.{x}_proj": (heads * head, d) for x in "qkv"}
         shapes |= {"self_attn.o_proj": (d, heads * head), "mlp.gate_proj": (ffn, d), "mlp.up_proj": (ffn, d), "mlp.down_proj": (d, ffn)}
-        for name, shape in shapes.items():
-            yield p + name + ".linear.weight", shape
-            for bound in ("input_min", "input_max", "output_min", "output_max") if clipped else ():
-                yield p + f"{name}.{bound}", -20.0 if bound.endswith("min") else 20.0
+        yield from clipped_linears(p, shapes, clipped)
     if standardize:
         yield "model.vision_tower.std_bias", (d,)
         yield "model.vision_tower.std_scale", (d,)
@@ -154,7 +191,7 @@ def mllama():
 
 
 MODELS = {"gemma3": gemma3, "gemma4-e2b": lambda: gemma4(768, 3072, 16, 12, 64, True, False),
-          "gemma4-31b": lambda: gemma4(1152, 4304, 27, 16, 72, False, True), "mllama": mllama}
+          "gemma4-31b": lambda: gemma4(1152, 4304, 27, 16, 72, False, True), "mllama": mllama, "sound": sound}
 
 
 def bf16(x):

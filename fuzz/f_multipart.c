@@ -1,5 +1,5 @@
-/* f_multipart.c — a Content-Type (up to the first newline) and a body: what a form brings, and its first part read as a data: address. Nothing is read out of
- * bounds, parts lie inside the body and hold no boundary. */
+/* f_multipart.c — a Content-Type (up to the first newline) and a body: what a form brings, and its first part read as a data: address.
+ * Nothing is read out of bounds, parts lie inside the body and hold no boundary. */
 #include <string.h>
 
 #include "server/base64.c" /* the fuzzing build has no server room */

@@ -15,12 +15,13 @@
  *     cygnet_free(ids); cygnet_close(c);
  *
  * Rules
- *   1. A struct cygnet belongs to one thread: open, submit, abort, step, next_event, stats and close are called from it. Tokenising, decoding
- *      and rendering (cygnet_encode, _decode, _render, _info) may be called from any thread at any time.
+ *   1. A struct cygnet belongs to one thread: open, submit, abort, step, next_event, stats, flush and close are called from it. What makes
+ *      prompts (cygnet_encode, _decode, _piece, _render, _expand, cygnet_media_..., cygnet_grammar_..., cygnet_info) may be called from any
+ *      thread at any time.
  *   2. Structures of options are zeroed first; zero means the default. Pointers inside them are borrowed for the call only.
  *   3. What is documented as "owned" is released with cygnet_free.
  *   4. A request can fail; then its last event says why. A call that fails returns 0, NULL or -1 and fills *e (which may be NULL).
- *   5. All memory is taken in cygnet_open; nothing grows with traffic.
+ *   5. All memory of the engine is taken in cygnet_open; nothing grows with traffic but what callers hold: requests, media, grammars.
  *   6. Same model file, options of numerics (isa, kv_type) and seed: a request's tokens do not depend on what else is running, on how its
  *      prompt was cut into chunks, on what the prefix cache has of it, or on the number of threads.
  */
@@ -61,14 +62,14 @@ struct cygnet_options {
   double swa_full_ratio; /* tokens of the sliding pool per token of the full pool; 0: by itself */
   size_t mem_bytes;      /* limit for weights, scratch and cache together; 0: what the machine has free */
   double mem_fraction;   /* share of free memory that may be taken when mem_bytes is 0; 0: 0.8 */
-  const char *
-      chat_template; /* "auto" (default): the file's, if it is known, else the family's; "gemma3", "gemma4-large", "gemma4-small", "llama32v" */
+  /* "auto" (default): the file's, if it is known, else the family's; "gemma3", "gemma4-large", "gemma4-small", "llama32v" */
+  const char *chat_template;
   const char *quant; /* NULL: weights as in the file; "q8_0", "q4_0": bf16, f16 and f32 matrices are quantised while they are loaded */
   int draft_tokens;  /* most tokens that are guessed ahead of a decoding request and checked in one step; 0: 8; -1: none */
   const char *draft_model; /* a drafter for the model (Gemma 4's *-assistant), file or folder; NULL: a request's own text guesses alone */
-  const char
-      *mmproj;       /* GGUF with the part of the model that takes pictures and sound; NULL: a folder has it itself, if the model has one */
-  int disable_media; /* neither pictures nor sound; their encoders take no memory */
+  /* GGUF with the part of the model that takes pictures and sound; NULL: a folder has it itself, if the model has one */
+  const char *mmproj;
+  int disable_media;        /* neither pictures nor sound; their encoders take no memory */
   size_t media_bytes;       /* for pictures and sounds that are encoded: as many stay as have room; 0: by itself */
   long long image_pixels;   /* most pixels that a picture may have; 0: 64 Mi */
   int disable_prefix_cache; /* nothing is reused between requests */
@@ -106,7 +107,7 @@ struct cygnet_info { /* strings live as long as the struct cygnet */
   int32_t image_id, video_id, audio_id; /* the placeholder of one; -1: not taken */
   int image_tokens;                     /* rows of a picture by default; 0: it depends on its shape */
   int image_budgets[8];                 /* values of cygnet_media_options.max_tokens; 0 ends the list */
-  int audio_seconds;                    /* longest sound */
+  int audio_seconds;                    /* of sound that is heard at once */
   size_t media_bytes;                   /* memory of encoders, and of what they made */
   int media_rows;                       /* rows of pictures and sounds that have room */
 };
@@ -131,8 +132,8 @@ CYGNET_API char *cygnet_decode(const struct cygnet *c, const int32_t *ids, size_
 CYGNET_API const char *cygnet_piece(const struct cygnet *c, int32_t id, size_t *n);
 /* Ids of a conversation; 0, or -1 and *e. messages and tools are JSON in OpenAI form; tools and options may be NULL. options is a JSON object:
  * add_generation_prompt (true), continue_final_message (false), enable_thinking (false), preserve_thinking (false), tools_in_user_message (true), date.
- * raw (false): messages is one string, a plain prompt; special (false): its spellings of control tokens become those. A picture or sound, by a part of its
- * type or by its marker in a plain prompt, becomes the family's wrapping with one placeholder, in the order of the parts.
+ * raw (false): messages is one string, a plain prompt; special (false): its spellings of control tokens become those. A picture or sound,
+ * by a part of its type or by its marker in a plain prompt, becomes the family's wrapping with one placeholder, in the order of the parts.
  * *ids is owned; *text (may be NULL) is owned. *thought (may be NULL): whether the prompt ends inside a thought. */
 CYGNET_API int cygnet_render(const struct cygnet *c, const char *messages_json, const char *tools_json, const char *options_json,
                              int32_t **ids, size_t *n_ids, char **text, int *thought, struct cygnet_error *e);
@@ -185,17 +186,22 @@ struct cygnet_media_options {
   double start_seconds, seconds; /* of a sound, this part; seconds 0: all that follows. A part that begins behind the end is refused */
 };
 struct cygnet_media; /* decoded and prepared; never changes */
-/* Any thread. What bytes are is decided by looking at them. NULL and *e (400; 413: too large): not taken by this model, format not known, damaged, too large,
- * too long. Owned: cygnet_media_free. */
+/* Any thread. What bytes are is decided by looking at them. NULL and *e (400; 413: too large): not taken by this model, format not known,
+ * damaged, too large, too long. Owned: cygnet_media_free. */
 CYGNET_API struct cygnet_media *cygnet_media_new(const struct cygnet *c, enum cygnet_media_kind kind, const void *bytes, size_t n,
                                                  const struct cygnet_media_options *o, struct cygnet_error *e);
+/* A sound of any length, decoded once, in pieces of equal length of at most seconds_max each → their number; their length is *seconds of the
+ * whole by that number. More than n_max: none is made. -1 and *e as above. Each is owned. */
+CYGNET_API int cygnet_media_pieces(const struct cygnet *c, const void *bytes, size_t n, double seconds_max, struct cygnet_media **pieces,
+                                   int n_max, double *seconds, struct cygnet_error *e);
 CYGNET_API void cygnet_media_free(struct cygnet_media *m); /* requests that use it keep it alive; NULL is fine */
 CYGNET_API int cygnet_media_tokens(const struct cygnet_media *m);
 CYGNET_API double cygnet_media_seconds(const struct cygnet_media *m); /* of the whole sound, whatever part was asked for */
 CYGNET_API size_t cygnet_media_memory(const struct cygnet_media *m);  /* bytes that it holds */
 /* What the encoder gets of it, and what else belongs to it, as tensors of a safetensors file. */
 CYGNET_API int cygnet_media_write(const struct cygnet *c, const struct cygnet_media *m, const char *path, struct cygnet_error *e);
-/* A prompt with one placeholder for each of n media, in order → the same with all their rows; a count or kind that does not fit is an error. *out is owned. */
+/* A prompt with one placeholder for each of n media, in order → the same with all their rows; a count or kind that does not fit is an
+ * error. *out is owned. */
 CYGNET_API int cygnet_expand(const struct cygnet *c, const int32_t *ids, size_t n_ids, const struct cygnet_media *const *media,
                              size_t n_media, int32_t **out, size_t *n_out, struct cygnet_error *e);
 
@@ -246,7 +252,8 @@ struct cygnet_request {
   int thoughts;                         /* enum cygnet_thoughts */
   int thinking_budget;                  /* 0: no limit, else 1 + the most tokens of thoughts; then the thought is closed for the model */
   int logprobs;                         /* 0 = none, 1 + N = the sampled token's and the N best (N <= 20) */
-  int prompt_logprobs; /* 0 = none, 1 + K = those of prompt tokens K and on, too, each given all before it; with `logprobs`. K counts rows of media */
+  /* 0 = none, 1 + K = those of prompt tokens K and on, too, each given all before it; with `logprobs`. K counts rows of media */
+  int prompt_logprobs;
   int priority;           /* higher first */
   const char *cache_salt; /* prompts with different salts share nothing in the prefix cache, not even its timing; NULL = the common one */
   size_t n_cache_salt;
@@ -297,8 +304,8 @@ struct cygnet_event { /* pointers are valid until the next call on the same stru
   size_t n_marks;
   const struct cygnet_token *tokens; /* new tokens; a token may come before its text; an id that ends the request only with keep_stop */
   size_t n_tokens;
-  /* with prompt_logprobs: in the first event, all at once. The very first token of a prompt has nothing before it: logprob NaN, n_top 0. So have rows of
-   * pictures and sounds, whose id is the placeholder's */
+  /* with prompt_logprobs: in the first event, all at once. The very first token of a prompt has nothing before it: logprob NaN, n_top 0. So
+   * have rows of pictures and sounds, whose id is the placeholder's */
   const struct cygnet_token *prompt;
   size_t n_prompt;
   enum cygnet_finish finish; /* anything but NONE: the last event of this request */
@@ -310,8 +317,8 @@ struct cygnet_event { /* pointers are valid until the next call on the same stru
   int reasoning_tokens;        /* of completion_tokens, those inside thoughts, their control tokens included */
   int n_media, n_media_cached; /* pictures and sounds; of those, how many were encoded before */
   double encode_ms;            /* spent encoding for this request */
-  int prompt_tokens, cached_tokens,
-      completion_tokens; /* all rows of pictures and sounds included; a token that ended it is counted, shown or not; cached <= prompt */
+  /* all rows of pictures and sounds included; a token that ended it is counted, shown or not; cached <= prompt */
+  int prompt_tokens, cached_tokens, completion_tokens;
   int n_retractions;
   /* timings in ms: waiting, prompt, generation */
   double queue_ms, prefill_ms, decode_ms;

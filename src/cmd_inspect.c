@@ -44,6 +44,8 @@ static bool same_line(const struct model_config *c, int a, int b) {
   return same_layer(x, y) && own == (y->kv_donor == b) && (own || x->kv_donor == y->kv_donor);
 }
 
+static const char *kind_name(enum layer_kind kind) { return kind == LAYER_SLIDING ? "sliding" : kind == LAYER_CROSS ? "cross" : "full"; }
+
 /* Numbers of the layers like this one: "0-4 6-10". */
 static void put_numbers(struct buf *b, const struct model_config *c, int like) {
   for (int l = like, last; l < c->n_layers; l = last + 1) {
@@ -58,12 +60,16 @@ static void put_numbers(struct buf *b, const struct model_config *c, int like) {
 }
 
 static void print_layers(const struct model_config *c) {
-  int n_sliding = 0, n_own = 0;
+  int n_sliding = 0, n_cross = 0, n_own = 0;
   for (int l = 0; l < c->n_layers; l++) {
     n_sliding += c->layers[l].kind == LAYER_SLIDING;
+    n_cross += c->layers[l].kind == LAYER_CROSS;
     n_own += c->layers[l].kv_donor == l;
   }
-  printf("  layers          %d: %d sliding (window %d tokens), %d full", c->n_layers, n_sliding, c->window_tokens, c->n_layers - n_sliding);
+  printf("  layers          %d: ", c->n_layers);
+  if (n_sliding) printf("%d sliding (window %d tokens), ", n_sliding, c->window_tokens);
+  if (n_cross) printf("%d cross (to pictures), ", n_cross);
+  printf("%d full", c->n_layers - n_sliding - n_cross);
   if (n_own < c->n_layers) printf("; %d have keys and values of their own", n_own);
   printf("\n");
   for (int l = 0; l < c->n_layers; l++) {
@@ -73,8 +79,7 @@ static void print_layers(const struct model_config *c) {
     const struct layer_config *y = &c->layers[l];
     struct buf b;
     buf_init(&b, 0);
-    buf_printf(&b, "    %-8s %d query heads, %d key/value, size %d, ffn %d", y->kind == LAYER_SLIDING ? "sliding" : "full", y->n_q, y->n_kv,
-               y->head_dim, y->ffn);
+    buf_printf(&b, "    %-8s %d query heads, %d key/value, size %d, ffn %d", kind_name(y->kind), y->n_q, y->n_kv, y->head_dim, y->ffn);
     if (y->kv_donor != l) buf_printf(&b, ", keys and values of layer %d", y->kv_donor);
     if (y->v_from_k) buf_printf(&b, ", values are the keys");
     buf_printf(&b, ":");
@@ -84,6 +89,40 @@ static void print_layers(const struct model_config *c) {
   }
   if (c->n_experts) printf("  experts         %d in each layer, %d for a token, ffn %d\n", c->n_experts, c->n_experts_used, c->expert_ffn);
   if (c->ple) printf("  per-layer input %d wide, looked up for %d tokens\n", c->ple, c->ple_vocab);
+}
+
+static const char *vision_name(enum vision_kind kind) {
+  switch (kind) {
+  case VISION_SIGLIP: return "SigLIP";
+  case VISION_GEMMA4: return "Gemma 4 ViT";
+  case VISION_GEMMA4_BLOCKS: return "no encoder";
+  case VISION_MLLAMA: return "mllama ViT";
+  case VISION_NONE: break;
+  }
+  return "none";
+}
+
+static const char *audio_name(enum audio_kind kind) {
+  return kind == AUDIO_GEMMA4 ? "Gemma 4 conformer" : kind == AUDIO_GEMMA4_FRAMES ? "no encoder" : "none";
+}
+
+static void print_encoders(const struct model_config *c) {
+  const struct vision_config *v = &c->vision;
+  const struct audio_config *a = &c->audio;
+  if (v->kind == VISION_GEMMA4_BLOCKS)
+    printf("  pictures        %s: blocks of %d x %d pixels", vision_name(v->kind), v->patch * v->pool, v->patch * v->pool);
+  else if (v->kind != VISION_NONE) {
+    printf("  pictures        %s: %d layers", vision_name(v->kind), v->n_layers);
+    if (v->n_global_layers) printf(" and %d over all tiles", v->n_global_layers);
+    printf(", hidden %d, ffn %d, patches of %d x %d pixels", v->hidden, v->ffn, v->patch, v->patch);
+    if (v->kind == VISION_SIGLIP) printf(", pictures of %d x %d", v->image, v->image);
+    if (v->kind == VISION_MLLAMA) printf(", up to %d tiles of %d x %d", v->n_tiles, v->image, v->image);
+  }
+  if (v->soft_tokens) printf("; %s%d tokens each", v->kind == VISION_SIGLIP ? "" : "up to ", v->soft_tokens);
+  if (v->kind != VISION_NONE) printf("\n");
+  if (a->kind == AUDIO_GEMMA4)
+    printf("  sound           %s: %d layers, hidden %d, %d mel bands\n", audio_name(a->kind), a->n_layers, a->hidden, a->n_mel);
+  if (a->kind == AUDIO_GEMMA4_FRAMES) printf("  sound           %s: frames of %d samples\n", audio_name(a->kind), a->hidden);
 }
 
 static void print_text(const struct model_config *c, const struct weights *w, const struct plan *p, bool verbose) {
@@ -98,6 +137,7 @@ static void print_text(const struct model_config *c, const struct weights *w, co
          mem_human(weights_total_bytes(w), human));
   printf("  hidden          %d, vocabulary %d, context %d tokens\n", c->hidden, c->vocab, c->ctx_tokens);
   print_layers(c);
+  print_encoders(c);
   printf("  tensors\n");
   for (int t = 1; t < DTYPE_COUNT; t++)
     if (totals[t].n) printf("    %-8s %5zu   %s\n", dtype_info((enum dtype)t)->name, totals[t].n, mem_human(totals[t].bytes, human));
@@ -133,9 +173,9 @@ static void print_json(const struct model_config *c, const struct weights *w, co
   json_t *layers = json_array();
   for (int l = 0; l < c->n_layers; l++) {
     const struct layer_config *y = &c->layers[l];
-    json_array_append_new(layers, json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:b}", "kind", y->kind == LAYER_SLIDING ? "sliding" : "full",
-                                            "n_q", y->n_q, "n_kv", y->n_kv, "head_dim", y->head_dim, "ffn", y->ffn, "kv_donor", y->kv_donor,
-                                            "v_from_k", (int)y->v_from_k));
+    json_array_append_new(layers,
+                          json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:b}", "kind", kind_name(y->kind), "n_q", y->n_q, "n_kv", y->n_kv,
+                                    "head_dim", y->head_dim, "ffn", y->ffn, "kv_donor", y->kv_donor, "v_from_k", (int)y->v_from_k));
   }
   json_t *o = json_pack("{s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:{s:i, s:I, s:I, s:I, s:I, s:I, s:i, s:i}}",
                         "name", c->name, "architecture", c->architecture, "format", weights_format(w), "parameters",
@@ -147,6 +187,16 @@ static void print_json(const struct model_config *c, const struct weights *w, co
                         p->kv.n_pages[KV_FULL], "pages_sliding", p->kv.n_pages[KV_SLIDING]);
   json_object_set_new(o, "experts", json_pack("{s:i, s:i, s:i}", "n", c->n_experts, "n_used", c->n_experts_used, "ffn", c->expert_ffn));
   json_object_set_new(o, "per_layer_input", json_pack("{s:i, s:i}", "width", c->ple, "vocab", c->ple_vocab));
+  json_object_set_new(o, "vision",
+                      json_pack("{s:s, s:i, s:i, s:i, s:i}", "kind", vision_name(c->vision.kind), "n_layers", c->vision.n_layers, "hidden",
+                                c->vision.hidden, "patch", c->vision.patch, "soft_tokens", c->vision.soft_tokens));
+  json_object_set_new(
+      o, "audio",
+      json_pack("{s:s, s:i, s:i}", "kind", audio_name(c->audio.kind), "n_layers", c->audio.n_layers, "hidden", c->audio.hidden));
+  json_t *memory = json_object_get(o, "memory");
+  json_object_set_new(memory, "encoder_weight_bytes", json_integer((json_int_t)p->encoder_weight_bytes));
+  json_object_set_new(memory, "encoder_scratch_bytes", json_integer((json_int_t)p->encoder_scratch_bytes));
+  json_object_set_new(memory, "media_rows", json_integer((json_int_t)p->media_pages * p->media_page_rows));
   char *text = json_dumps(o, JSON_INDENT(2));
   puts(text);
   free(text);
@@ -161,13 +211,16 @@ int cmd_inspect(const struct options *o) {
   }
   struct model_config *c = xcalloc(1, sizeof *c);
   int status = 0;
-  struct weights *w = weights_open(o->model, c, &e);
+  struct weights *w = weights_open(o->model, c, &e), *projector = NULL;
   struct cygnet_options eo;
   options_engine(o, &eo);
   struct plan p = {0};
-  if (!w || plan_make(&p, &eo, c, w, &e)) status = command_fail(&e);
+  bool bad = !w;
+  if (!bad && eo.mmproj && !eo.disable_media) bad = !(projector = weights_open_mmproj(eo.mmproj, c, &e));
+  if (bad || plan_make_beside(&p, &eo, c, w, &(struct plan_beside){.media_weights = projector}, &e)) status = command_fail(&e);
   else if (o->json) print_json(c, w, &p);
   else print_text(c, w, &p, o->verbose);
+  weights_close(projector);
   weights_close(w);
   free(c);
   return status;

@@ -38,7 +38,8 @@ static void print_banner(const struct cygnet *c, const struct options *o) {
   print_prefix_cache(&i);
   if (i.vision || i.audio)
     fprintf(stderr, "  takes %s%s%s; memory for them %s, %d rows%s\n", i.vision ? "pictures" : "", i.vision && i.audio ? " and " : "",
-            i.audio ? "sound" : "", mem_human(i.media_bytes, scratch), i.media_rows, o->media_urls ? "; fetches them from the web" : "");
+            i.audio ? "sound" : "", mem_human(i.media_bytes, scratch), i.media_rows,
+            o->media_urls || (o->media_allow && *o->media_allow) ? "; fetches them from the web" : "");
   fprintf(stderr, "  at most %d requests at the same time and %lld waiting, %d prompt tokens a step, pages of %d tokens\n", i.max_running,
           (long long)(o->max_queued ? o->max_queued : QUEUED), i.chunk_tokens, i.page_tokens);
 }

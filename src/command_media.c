@@ -76,19 +76,31 @@ static int load(const struct options *o, const struct cygnet *c, const int32_t *
   }
   if (images < o->images.n || sounds < o->sounds.n) {
     const char *what = images < o->images.n ? "image" : "audio";
-    if (!(images < o->images.n ? info.vision : info.audio))
-      return err_set(e, ERR_UNSUPPORTED, "--%s: this model takes no %s", what, images < o->images.n ? "pictures" : "sound");
     return err_set(e, ERR_BAD_INPUT, "--%s: expected a placeholder in the prompt for each of the %d files, found %d", what,
                    images < o->images.n ? o->images.n : o->sounds.n, images < o->images.n ? images : sounds);
   }
   return 0;
 }
 
+/* Whether the model takes what is given; the library's sentence says what would help where it does not. */
+static int check_taken(const struct options *o, const struct cygnet *c, struct err *e) {
+  static const struct cygnet_media_options none = {0};
+  struct cygnet_error why = {0};
+  struct cygnet_info info;
+  cygnet_info(c, &info);
+  bool image = o->images.n && !info.vision, sound = o->sounds.n && !info.audio;
+  if (!image && !sound) return 0;
+  if (o->no_media) return err_set(e, ERR_BAD_INPUT, "--%s: expected none with --disable-media", image ? "image" : "audio");
+  cygnet_media_free(cygnet_media_new(c, image ? CYGNET_IMAGE : CYGNET_AUDIO, "", 0, &none, &why));
+  return err_set(e, ERR_UNSUPPORTED, "--%s: %s", image ? "image" : "audio", why.message);
+}
+
 int command_prompt_media(const struct options *o, const struct cygnet *c, int32_t **ids, size_t *n, struct command_media *m) {
   struct err e = {0};
   int status = 0;
   bool any = o->images.n || o->sounds.n, one_text = !o->ids && (o->prompt != NULL) + (o->file != NULL) == 1;
-  if (any && one_text) status = render_text(o, c, ids, n, &e) ? command_fail(&e) : 0;
+  if (check_taken(o, c, &e)) status = command_fail(&e);
+  else if (any && one_text) status = render_text(o, c, ids, n, &e) ? command_fail(&e) : 0;
   else status = command_prompt(o, c, ids, n);
   if (!status && load(o, c, *ids, *n, m, &e)) status = command_fail(&e);
   return status;

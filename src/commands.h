@@ -39,7 +39,8 @@ int command_media_add(struct command_media *m, const struct options *o, const st
 void command_media_cut(struct command_media *m, size_t n); /* forgets all but the first n */
 /* command_prompt, and --image and --audio: each belongs to a placeholder of its kind, in order. Returns 0 or the exit status. */
 int command_prompt_media(const struct options *o, const struct cygnet *c, int32_t **ids, size_t *n, struct command_media *m);
-/* As command_read_all, from a file of the caller's: that it cannot be read is the caller's mistake, whatever the reason. "-": standard input. */
+/* As command_read_all, from a file of the caller's: that it cannot be read is the caller's mistake, whatever the reason. "-": standard
+ * input. */
 char *command_read_file(const char *path, size_t *n, struct err *e);
 /* "1, 2 3" or "@FILE" to ids (owned, free()). */
 int command_ids(const char *list, int32_t **ids, size_t *n, struct err *e);

@@ -418,15 +418,15 @@ static const struct opt rows[] = {
      .value = "FILE",
      .group = "Input and output",
      .help =
-         "a picture: JPEG, PNG, WebP, GIF (its first frame), BMP; may be given several times. It stands in front of the text, or where --ids or "
-         "--special have its placeholder"},
+         "a picture: JPEG, PNG, WebP, GIF (its first frame), BMP; may be given several times. It stands in front of the text, or where --ids "
+         "or --special have its placeholder"},
     {.name = "audio",
      .kind = OPT_STRINGS,
      .offset = AT(sounds),
      .commands = CMD_SHOWS,
      .value = "FILE",
      .group = "Input and output",
-     .help = "a sound: WAV, FLAC, Ogg, MP3; as --image"},
+     .help = "a sound: WAV, FLAC, OGG, MP3; as --image"},
     {.name = "media-tokens",
      .kind = OPT_INT,
      .offset = AT(media_tokens),

@@ -199,9 +199,11 @@ def files_and_placeholders_must_fit():
     picture, sound = os.path.join(gemma, "a.rgb.png"), os.path.join(e2b, "a.pcm16.wav")
     for args, says in (((gemma, "--ids", "2,272"), "expected --image FILE for each placeholder"), ((gemma, "--ids", "2,5", "--image", picture), "--image: expected a placeholder"),
                        ((gemma, "--ids", "2,272", "--image", picture, "--image", picture), "--image: expected a placeholder in the prompt for each of the 2 files, found 1"),
-                       ((gemma, "--ids", "2,5", "--audio", sound), "--audio: this model takes no sound"), ((gemma, "--ids", "2,272", "--image", sound), "a.pcm16.wav: "),
+                       ((gemma, "--ids", "2,5", "--audio", sound), "--audio: sound: this model takes none"), ((gemma, "--ids", "2,272", "--image", sound), "a.pcm16.wav: "),
                        ((gemma, "--ids", "2,272", "--image", "/no/such"), "/no/such"), ((e2b, "--ids", "2,280", "--image", picture, "--media-tokens", "71"), "a.rgb.png: "),
-                       ((gemma, "--ids", "2,272", "--image", picture, "--disable-media"), "")):
+                       ((folder("media-gemma3"), "-p", "hello", "--image", picture, "-q"), "without a vocabulary"),
+                       ((os.path.join(TINY, "model-mixed.gguf"), "-p", "hello", "--image", picture), "(--mmproj FILE)"),
+                       ((gemma, "--ids", "2,272", "--image", picture, "--disable-media"), "--image: expected none with --disable-media")):
         status, out, err = run("complete", "-m", *args, *SMALL, "-n", "1")
         check(status == 2 and not out and err.startswith("cygnet: ") and err.count("\n") == 1 and says in err, (args, status, err))
 
@@ -565,6 +567,25 @@ def memory_stays_flat():
         wait_until("all have left", lambda: info()["internal_states"][0]["n_running"] == 0 and info()["media"]["held_bytes"] == 0)
         after = info()["memory_usage"]["resident_bytes"]
         check(after - before < 3 << 20, (before, after))
+
+
+@test
+def inspect_says_what_takes_pictures_and_sound():
+    words = {"media-gemma3": ["SigLIP: 2 layers", "9 tokens each"], "media-gemma4-e2b": ["Gemma 4 ViT", "up to 70 tokens", "Gemma 4 conformer: 2 layers"],
+             "media-gemma4-31b": ["Gemma 4 ViT"], "media-gemma4-12b": ["no encoder: blocks of 12 x 12 pixels", "no encoder: frames of 640 samples"],
+             "media-mllama": ["7: 2 cross (to pictures), 5 full", "4 layers and 2 over all tiles", "up to 4 tiles of 28 x 28", ": 1 4\n"]}
+    for name, says in words.items():
+        status, out, err = run("inspect", folder(name))
+        check(status == 0 and all(w in out for w in says + ["encoders "]), (name, out, err))
+        status, out, err = run("inspect", folder(name), "--json")
+        o = json.loads(out)
+        check(o["vision"]["kind"] in says[0] + " mllama ViT" and o["memory"]["encoder_weight_bytes"] > 0 and o["memory"]["media_rows"] > 0, (name, o["vision"], o["memory"]))
+        check({y["kind"] for y in o["layers"]} <= {"full", "cross" if "mllama" in name else "sliding"}, o["layers"])
+        status, out, err = run("inspect", folder(name), "--json", "--disable-media")
+        check(json.loads(out)["memory"]["encoder_weight_bytes"] == 0, out)
+    for model in (folder("media-gemma3"), os.path.join(TINY, "model-mixed.gguf")):
+        status, out, err = run("inspect", model, "--mmproj", os.path.join(folder("media-gemma3"), "mmproj.gguf"))
+        check(status == 2 and not out and "mmproj" in err, (model, out, err))
 
 
 @test

@@ -2,6 +2,7 @@
 #include "test.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -91,6 +92,25 @@ char *test_read(const char *path, size_t *n_bytes) {
   gzclose(f);
   if (n_bytes) *n_bytes = n;
   return p;
+}
+
+int test_silence_begin(void) {
+  int saved = dup(2), to = open(test_write("stderr", "", 0), O_WRONLY | O_TRUNC);
+  dup2(to, 2);
+  close(to);
+  return saved;
+}
+
+void test_silence_end(int saved) {
+  size_t n;
+  char path[300];
+  fflush(stderr);
+  dup2(saved, 2);
+  close(saved);
+  snprintf(path, sizeof path, "%s/stderr", test_tmpdir());
+  char *said = test_read(path, &n);
+  if (n) fail_msg("printed: %s", said);
+  free(said);
 }
 
 uint64_t test_rand(uint64_t *state) { /* splitmix64 */

@@ -23,6 +23,9 @@ const char *test_tmpdir(void);
 const char *test_write(const char *name, const void *data, size_t n_bytes);
 /* Whole file, NUL terminated, returns owned; fails the test if missing. */
 char *test_read(const char *path, size_t *n_bytes);
+/* Between the two nothing may be written to stderr: libraries are not to speak to the terminal. */
+int test_silence_begin(void); /* for the other */
+void test_silence_end(int saved);
 
 /* Small deterministic generator for test data. */
 uint64_t test_rand(uint64_t *state);

@@ -26,6 +26,12 @@
 /* align must be a power of two. */
 static inline size_t align_up(size_t n, size_t align) { return (n + align - 1) & ~(align - 1); }
 static inline int div_up(int n, int by) { return (n + by - 1) / by; }
+/* The smallest power of two that is n at least. */
+static inline size_t power_of_two(size_t n) {
+  size_t p = 1;
+  while (p < n) p *= 2;
+  return p;
+}
 
 /* Sizes that come from outside are only ever combined with these: true when the result did not fit. */
 static inline bool size_mul_overflows(size_t a, size_t b, size_t *out) { return __builtin_mul_overflow(a, b, out); }

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 struct str str_c(const char *cstr) {
   return (struct str){cstr, strlen(cstr)};
@@ -25,6 +26,19 @@ bool str_starts(struct str a, const char *prefix) {
 bool str_ends(struct str a, const char *suffix) {
   size_t n = strlen(suffix);
   return n == 0 || (a.n >= n && memcmp(a.p + a.n - n, suffix, n) == 0);
+}
+
+bool str_starts_nocase(struct str a, const char *prefix) {
+  size_t n = strlen(prefix);
+  return n == 0 || (a.n >= n && strncasecmp(a.p, prefix, n) == 0);
+}
+
+bool str_is_nocase(struct str a, const char *cstr) { return a.n == strlen(cstr) && str_starts_nocase(a, cstr); }
+
+struct str str_trim_blanks(struct str s) {
+  while (s.n && (s.p[0] == ' ' || s.p[0] == '\t')) s = str_of(s.p + 1, s.n - 1);
+  while (s.n && (s.p[s.n - 1] == ' ' || s.p[s.n - 1] == '\t')) s.n--;
+  return s;
 }
 
 /* --- numbers ----------------------------------------------------------------------------------------------------- */

@@ -17,6 +17,10 @@ bool str_eq(struct str a, struct str b);
 bool str_is(struct str a, const char *cstr);
 bool str_starts(struct str a, const char *prefix);
 bool str_ends(struct str a, const char *suffix);
+/* ASCII letters of either case are the same. */
+bool str_is_nocase(struct str a, const char *cstr);
+bool str_starts_nocase(struct str a, const char *prefix);
+struct str str_trim_blanks(struct str s); /* without blanks and tabs at both ends */
 
 /* Whole-string numbers: no blanks, no sign unless allowed by lo, no trailing bytes. Return false on anything else. */
 bool str_to_i64(struct str s, int64_t lo, int64_t hi, int64_t *out);

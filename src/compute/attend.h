@@ -3,13 +3,16 @@
  *   out[r] = Σ_j softmax_j(scale · q[r] · k[j]) v[j],  j in [lo[r], hi[r]),  for every head
  *
  * Rules
- *   1. A row's bits depend on its own q, its interval and the keys and values in it: not on rows beside it, on how rows are cut into calls, or on threads.
- *      Keys are walked in tiles of ATTEND_TILE counted from lo[r]; sums over head_dim and over keys run upwards in one accumulator each.
- *   2. What a row does not see is not even multiplied by 0: a NaN there stays there. A NaN in q makes that row and head NaN, and nothing else.
+ *   1. A row's bits depend on its own q, its interval and the keys and values in it: not on rows beside it, on how rows are cut into calls,
+ *      or on threads. Keys are walked in tiles of ATTEND_TILE counted from lo[r]; sums over head_dim and over keys run upwards in one
+ *      accumulator each.
+ *   2. What a row does not see is not even multiplied by 0: a NaN there stays there. A NaN in q makes that row and head NaN, and nothing
+ *      else.
  *   3. An empty interval gives zeros.
  *
- * How it is fast. Keys and values of a few heads at a time are packed into panels (attend_impl.h); a block of rows with the same interval then takes each tile
- * of keys as two matrix products with register blocks, q kᵀ and p v, with the softmax between. A run of rows with one interval is what makes a block.
+ * How it is fast. Keys and values of a few heads at a time are packed into panels (attend_impl.h); a block of rows with the same interval
+ * then takes each tile of keys as two matrix products with register blocks, q kᵀ and p v, with the softmax between. A run of rows with one
+ * interval is what makes a block.
  */
 #ifndef CYGNET_ATTEND_H
 #define CYGNET_ATTEND_H
@@ -32,7 +35,8 @@ struct attend_scratch {
 };
 size_t attend_scratch_bytes(int keys_max, int head_dim_max, int n_workers);
 
-/* q, out [rows, n_heads * head_dim]; k, v [keys, the same]; 0 <= lo[r], hi[r] <= keys. out may be q, but neither k nor v. lo and hi are read in the launches. */
+/* q, out [rows, n_heads * head_dim]; k, v [keys, the same]; 0 <= lo[r], hi[r] <= keys. out may be q, but neither k nor v. lo and hi are
+ * read in the launches. */
 void attend(const struct kern *kern, struct workers *workers, const struct attend_scratch *s, struct tensor *out, const struct tensor *q,
             const struct tensor *k, const struct tensor *v, int n_heads, float scale, const int32_t *lo, const int32_t *hi);
 
@@ -70,7 +74,7 @@ static inline size_t attend_panel_floats(int n_keys, int head_dim) { /* of the k
 }
 static inline size_t attend_block_floats(int head_dim) { /* q, sums; scores of a tile that begins inside a panel; state */
   size_t width = align_up((size_t)head_dim, ATTEND_PANEL_MAX);
-  return ATTEND_ROWS * (2 * width + ATTEND_TILE + ATTEND_PANEL_MAX + 3);
+  return ATTEND_ROWS * (2 * width + ATTEND_TILE + ATTEND_PANEL_MAX + ATTEND_PANEL_MAX / 2 + 2);
 }
 
 #endif

@@ -5,8 +5,8 @@
  *   keys     [key / PANEL][head_dim][PANEL]          PANEL = 2 vectors of keys, so that scores come out side by side
  *   values   pieces of 2 vectors of head_dim, the last of 1 or 3; each [key][piece]
  *
- * Keys behind the last one and numbers behind head_dim are zero. Both products are blocks of rows × vectors that fill the registers with sums
- * (AVX2: 6 × 2 and 4 × 3). Rows behind the block's last count as zeros, so that there is one body only; nothing of theirs is stored.
+ * Keys behind the last one and numbers behind head_dim are zero. Both products are blocks of rows × vectors that fill the registers with
+ * sums (AVX2: 6 × 2 and 4 × 3). Rows behind the block's last count as zeros, so that there is one body only; nothing of theirs is stored.
  */
 #include <math.h>
 
@@ -141,52 +141,78 @@ static KERNEL void values_of(int n_vecs, const float *restrict p, const float *r
   else values_by(ROWS_2, 1, p, v, n_keys, fade, acc, acc_stride);
 }
 
-/* Scores to exp(score - greatest so far), in place; *max and *sum go on. Returns what earlier sums are to be multiplied by. */
-static KERNEL float softmax_of(float *x, int n, float *max, float *sum) {
-  vec top = vec_set1(*max), total = vec_zero();
-  int i = 0;
-  for (; i + VEC <= n; i += VEC) top = vec_max(vec_load(x + i), top);
-  if (i < n) top = vec_max(vec_load_n(x + i, n - i, -INFINITY), top);
-  float greatest = vec_largest(top);
-  top = vec_set1(greatest);
-  for (i = 0; i + VEC <= n; i += VEC) {
-    vec p = vec_exp(vec_sub(vec_load(x + i), top));
-    vec_store(x + i, p);
-    total = vec_add(total, p);
-  }
-  if (i < n) {
-    vec p = vec_exp(vec_sub(vec_load_n(x + i, n - i, -INFINITY), top));
-    vec_store_n(x + i, p, n - i);
-    total = vec_add(total, vec_keep_range(p, 0, n - i, 0));
-  }
-  float fade[VEC];
-  vec_store(fade, vec_exp(vec_sub(vec_set1(*max), top)));
-  *max = greatest;
-  *sum = *sum * fade[0] + vec_sum(total);
-  return fade[0];
-}
-
 struct state {
   int n_rows, width; /* rows are rounded up to ROWS_STEP, width to vectors */
   float *q, *acc;    /* [n_rows / ROWS_2, head_dim, ROWS_2] with the scale in it, [n_rows, width] */
   float *score;      /* [n_rows, SCORES] */
-  float *max, *sum, *fade;
+  float *sum;        /* [n_rows, VEC]: lane i has every VEC-th key of each tile from i on */
+  float *max, *fade; /* [ATTEND_ROWS] */
 };
 
+/* The greatest score so far of each row, and what its earlier sums are to be multiplied by. A NaN is passed over here. */
+static KERNEL void greatest_of(const struct state *s, const float *restrict score, int n, int n_rows) {
+  float before[ATTEND_ROWS];
+  memcpy(before, s->max, sizeof before);
+  for (int r = 0; r < n_rows; r++, score += SCORES) {
+    vec top = vec_set1(s->max[r]);
+    int i = 0;
+    for (; i + VEC <= n; i += VEC) top = vec_max(vec_load(score + i), top);
+    if (i < n) top = vec_max(vec_load_n(score + i, n - i, -INFINITY), top);
+    s->max[r] = vec_largest(top);
+  }
+  for (int r = 0; r < n_rows; r += VEC) vec_store(s->fade + r, vec_exp(vec_sub(vec_load(before + r), vec_load(s->max + r))));
+}
+
+/* Scores to exp(score - greatest so far), in place. Rows one after the other hang together by nothing, so that many are under way at once. */
+static KERNEL void softmax_of(const struct state *s, float *restrict score, int n, int n_rows) {
+  for (int r = 0; r < n_rows; r++, score += SCORES) {
+    vec top = vec_set1(s->max[r]), total = vec_mul(vec_load(s->sum + r * VEC), vec_set1(s->fade[r]));
+    int i = 0;
+    for (; i + VEC <= n; i += VEC) {
+      vec p = vec_exp(vec_sub(vec_load(score + i), top));
+      vec_store(score + i, p);
+      total = vec_add(total, p);
+    }
+    if (i < n) {
+      vec p = vec_exp(vec_sub(vec_load_n(score + i, n - i, -INFINITY), top));
+      vec_store_n(score + i, p, n - i);
+      total = vec_add(total, vec_keep_range(p, 0, n - i, 0));
+    }
+    vec_store(s->sum + r * VEC, total);
+  }
+}
+
+/* The part-th of n parts of what is read next, towards the caches: panels of a head lie farther away, and runs in them are too short to be guessed. */
+static ALWAYS_INLINE void fetch(const float *next, int n_floats, int part, int n) {
+  int each = div_up(n_floats, 16 * n) * 16, end = MIN((part + 1) * each, n_floats);
+  for (int i = part * each; i < end; i += 16) _mm_prefetch((const char *)(next + i), _MM_HINT_T0);
+}
+
 static void tile_of(const struct attend_block *b, const struct state *s, int from, int to) {
-  const int first = from / PANEL * PANEL;
+  const int first = from / PANEL * PANEL, panel_floats = b->head_dim * PANEL, n_keys = to - from;
+  const float *v = b->v + (size_t)from * (size_t)(piece_vecs(s->width / VEC) * VEC);
   for (int j = first; j < to; j += PANEL) {
     const float *panel = b->k + (size_t)j * (size_t)b->head_dim;
-    for (int r = 0; r < s->n_rows; r += ROWS_2) scores_of(s->q + r * b->head_dim, panel, b->head_dim, s->score + r * SCORES + (j - first));
+    const bool last = j + PANEL >= to;
+    for (int r = 0; r < s->n_rows; r += ROWS_2) {
+      fetch(last ? v : panel + panel_floats, last ? n_keys * piece_vecs(s->width / VEC) * VEC : panel_floats, r / ROWS_2,
+            s->n_rows / ROWS_2);
+      scores_of(s->q + r * b->head_dim, panel, b->head_dim, s->score + r * SCORES + (j - first));
+    }
   }
   float *score = s->score + (from - first);
-  for (int r = 0; r < b->n_rows; r++) s->fade[r] = softmax_of(score + r * SCORES, to - from, &s->max[r], &s->sum[r]);
+  greatest_of(s, score, n_keys, b->n_rows);
+  softmax_of(s, score, n_keys, b->n_rows);
   for (int left = s->width / VEC, at = 0; left > 0;) {
-    int n = piece_vecs(left);
-    const float *v = b->v + (size_t)at * (size_t)b->n_keys + (size_t)from * (size_t)(n * VEC);
-    const int step = n == 3 ? ROWS_3 : ROWS_2;
-    for (int r = 0; r < s->n_rows; r += step)
-      values_of(n, score + r * SCORES, v, to - from, s->fade + r, s->acc + r * s->width + at, s->width);
+    const int n = piece_vecs(left), step = n == 3 ? ROWS_3 : ROWS_2, n_next = piece_vecs(left - n);
+    const float *next = b->v + (size_t)(at + n * VEC) * (size_t)b->n_keys + (size_t)from * (size_t)(n_next * VEC);
+    int next_floats = n_keys * n_next * VEC;
+    if (left == n) next = b->k + (size_t)(to / PANEL * PANEL) * (size_t)b->head_dim, next_floats = to < b->hi ? panel_floats : 0;
+    for (int r = 0; r < s->n_rows; r += step) {
+      fetch(next, next_floats, r / step, s->n_rows / step);
+      values_of(n, score + r * SCORES, v, n_keys, s->fade + r, s->acc + r * s->width + at, s->width);
+    }
+    v = next;
     left -= n;
     at += n * VEC;
   }
@@ -198,24 +224,23 @@ static void attend_block(const struct attend_block *b) {
   s.score = at, at += s.n_rows * SCORES;
   s.acc = at, at += s.n_rows * s.width;
   s.q = at, at += s.n_rows * b->head_dim;
-  s.max = at, at += s.n_rows;
-  s.sum = at, at += s.n_rows;
+  s.sum = at, at += s.n_rows * VEC;
+  s.max = at, at += ATTEND_ROWS;
   s.fade = at;
   memset(s.acc, 0, sizeof(float) * (size_t)(s.n_rows * s.width));
-  memset(s.fade, 0, sizeof(float) * (size_t)s.n_rows);
+  memset(s.sum, 0, sizeof(float) * (size_t)(s.n_rows * VEC));
+  for (int r = 0; r < ATTEND_ROWS; r++) s.max[r] = -INFINITY, s.fade[r] = 0;
   memset(s.q, 0, sizeof(float) * (size_t)(s.n_rows * b->head_dim));
   for (int r = 0; r < b->n_rows; r++) {
     const float *q = row_at(b->q, b->q_bytes, r);
     float *to = s.q + r / ROWS_2 * ROWS_2 * b->head_dim + r % ROWS_2;
     for (int d = 0; d < b->head_dim; d++) to[d * ROWS_2] = q[d] * b->scale;
-    s.max[r] = -INFINITY;
-    s.sum[r] = 0;
   }
   for (int from = b->lo; from < b->hi; from += ATTEND_TILE) tile_of(b, &s, from, MIN(from + ATTEND_TILE, b->hi));
   for (int r = 0; r < b->n_rows; r++) {
     float *out = (float *)(void *)((char *)b->out + (size_t)r * b->out_bytes);
     const float *acc = s.acc + r * s.width;
-    vec sum = vec_set1(s.sum[r]);
+    vec sum = vec_set1(vec_sum(vec_load(s.sum + r * VEC)));
     int i = 0;
     for (; i + VEC <= b->head_dim; i += VEC) vec_store(out + i, vec_div(vec_load(acc + i), sum));
     if (i < b->head_dim) vec_store_n(out + i, vec_div(vec_load(acc + i), sum), b->head_dim - i);

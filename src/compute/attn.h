@@ -9,17 +9,17 @@
  *   4. Page 0 of each pool is never handed out; its memory exists and absorbs stray writes. Slot 0 = the row writes nothing.
  *   5. The result of a row depends on its own q, its interval and the keys and values in it; to the bit it does not depend on other rows, on
  *      how the prompt was cut, on page size, or on threads: keys are walked in tiles and segments at absolute positions (ATTN_TILE,
- *      ATTN_SEGMENT), ascending; a key outside the interval contributes exactly nothing. In banks, which begin at pages, positions are counted from
- *      the row's first key instead.
+ *      ATTN_SEGMENT), ascending; a key outside the interval contributes exactly nothing. In banks, which begin at pages, positions are
+ *      counted from the row's first key instead.
  *   6. A stored key is stored as it would be recomputed: rounding to the cache's type happens per row and head (Q8_0: per 32 values).
  *   7. Rows of this step write before any row reads: a row may see other rows of the same step.
  *   8. Graph mode: prepare overwrites the contents of memory taken in open and moves none of it, so it is what refreshes a recorded step; run is
  *      nothing but launches (base/record.h) whose counts are read from that memory.
- *   9. A cross-attention layer is called with k = v = NULL: it reads banks, which fill wrote before; its query is never padded, its keys know no causality and
- *      no window, and their number has nothing to do with that of text rows (one query against thousands of keys is the ordinary case). No interval
- *      reaches over more than the pool holds.
- *  10. Of the rows of a sequence, intervals need not grow with the row: rows of a picture end together, some see nothing, some another bank. In layers
- *      of text, whatever lies between two intervals of a step is seen by some row between those rows.
+ *   9. A cross-attention layer is called with k = v = NULL: it reads banks, which fill wrote before; its query is never padded, its keys
+ *      know no causality and no window, and their number has nothing to do with that of text rows (one query against thousands of keys is
+ *      the ordinary case). No interval reaches over more than the pool holds.
+ *  10. Of the rows of a sequence, intervals need not grow with the row: rows of a picture end together, some see nothing, some another
+ *      bank. In layers of text, whatever lies between two intervals of a step is seen by some row between those rows.
  * Every backend is compared with attn_ref by tests/compute/t_attn.c.
  */
 #ifndef CYGNET_ATTN_H

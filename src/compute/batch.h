@@ -11,7 +11,8 @@
  *   cross-attention          [first, last) of the sequence's banks, counted in rows of those; empty where no picture is seen
  *
  * Banks: the keys and values of pictures for cross-attention. A sequence's banks lie one after the other, each from a page on of its own.
- * Soft rows: rows of a picture or a sound take the place of a token's embedding. They lie in the model's store (model.h), put there by an encoder.
+ * Soft rows: rows of a picture or a sound take the place of a token's embedding. They lie in the model's store (model.h), put there by an
+ * encoder.
  */
 #ifndef CYGNET_BATCH_H
 #define CYGNET_BATCH_H
@@ -42,7 +43,8 @@ struct batch {
   /* where a row's key and value go, by kind [n_rows]: page id * P + offset; 0 = nowhere */
   int64_t *slot[KV_KINDS];
 
-  /* page tables by kind [n_seqs, pages_max[kind]]: page of positions [i*P, (i+1)*P). Only entries that some row of the sequence sees are filled. */
+  /* page tables by kind [n_seqs, pages_max[kind]]: page of positions [i*P, (i+1)*P). Only entries that some row of the sequence sees are
+   * filled. */
   int32_t *page[BATCH_KINDS];
 
   /* rows whose logits are wanted [n_out], ascending */

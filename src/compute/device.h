@@ -76,8 +76,8 @@ struct device_ops {
   void (*clamp)(struct device *d, struct tensor *y, const struct tensor *x, float least, float most); /* y may be x */
   /* First half of every head by x's row, second half by y's: each by the rotate-half rule. Tables of head_dim / 2. */
   void (*rope2d)(struct device *d, struct tensor *q, int n_heads, const struct rope_table *x, const struct rope_table *y);
-  /* out = softmax(scale · q kᵀ) v per head, of all rows of one matrix: q, out [rows, n_heads * head_dim], k, v [keys, the same]. Row r sees keys
-   * [lo[r], hi[r]); rows of a call that see the same first key are best put together. */
+  /* out = softmax(scale · q kᵀ) v per head, of all rows of one matrix: q, out [rows, n_heads * head_dim], k, v [keys, the same]. Row r sees
+   * keys [lo[r], hi[r]); rows of a call that see the same first key are best put together. */
   void (*attend)(struct device *d, struct tensor *out, const struct tensor *q, const struct tensor *k, const struct tensor *v, int n_heads,
                  float scale, const int32_t *lo, const int32_t *hi);
   /* y[r] = scale · Σ x[index[r * n + i]], i < n */

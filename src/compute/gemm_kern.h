@@ -88,8 +88,8 @@ struct gemm_tile {
   float acc[GEMM_TILE_ROWS][GEMM_PANEL];
 };
 
-/* For products of plain numbers with many rows: a range of k of a tile of rows side by side, and of a panel as float32. One per worker. Sums go on in y from
- * range to range; those of a panel that has fewer than 16 rows, in acc. */
+/* For products of plain numbers with many rows: a range of k of a tile of rows side by side, and of a panel as float32. One per worker.
+ * Sums go on in y from range to range; those of a panel that has fewer than 16 rows, in acc. */
 struct gemm_wide {
   float w[GEMM_RANGE_PLAIN][GEMM_PANEL];
   float x[GEMM_WIDE_ROWS][GEMM_WIDE_STRIDE];
@@ -133,8 +133,8 @@ struct gemm_kern {
   void (*quantise_row)(int8_t *restrict codes, struct gemm_block *restrict blocks, int group, const float *restrict x, int n);
   /* To bf16, an odd n padded with a zero. NULL: bf16 weights take float32 rows. */
   void (*bf16_row)(uint16_t *restrict y, const float *restrict x, int n);
-  /* y[n_rows][16] = w · x, or += when there was a range before; n <= GEMM_RANGE_PLAIN, n_rows <= plain_rows_max, x GEMM_WIDE_STRIDE apart, y y_bytes.
-   * The same sums as plain_rows. NULL: the level does not have it. */
+  /* y[n_rows][16] = w · x, or += when there was a range before; n <= GEMM_RANGE_PLAIN, n_rows <= plain_rows_max, x GEMM_WIDE_STRIDE apart,
+   * y y_bytes. The same sums as plain_rows. NULL: the level does not have it. */
   void (*wide_rows)(const float *restrict w, int n, int n_rows, const float *restrict x, float *restrict y, size_t y_bytes, bool first);
   struct gemm_type_kern types[DTYPE_COUNT];
 };

@@ -32,8 +32,8 @@ struct kern {
   void (*add)(float *y, const float *x, int n);
   void (*add_scaled)(float *y, const float *x, float s, int n); /* y += s x */
   void (*scale)(float *y, const float *x, float s, int n);
-  /* Activations: GELU_TANH x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³))), GELU_ERF x/2 (1 + erf(x / sqrt 2)), SILU x / (1 + exp(-x)), SIGMOID
-   * 1 / (1 + exp(-x)), RELU max(x, 0), NONE x. NaN stays NaN. */
+  /* Activations: GELU_TANH x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³))), GELU_ERF x/2 (1 + erf(x / sqrt 2)), SILU x / (1 + exp(-x)),
+   * SIGMOID 1 / (1 + exp(-x)), RELU max(x, 0), NONE x. NaN stays NaN. */
   void (*gated)(float *y, const float *gate, const float *up, enum act act, int n); /* y = act(gate) ⊙ up; y may be gate */
   void (*bias_act)(float *y, const float *b, enum act act, int n);                  /* y = act(y + b); b NULL = 0 */
   void (*clamp)(float *y, const float *x, float least, float most, int n);          /* y may be x */

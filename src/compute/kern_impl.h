@@ -104,7 +104,8 @@ static ALWAYS_INLINE vec kern_gelu(vec x) {
   vec t = vec_fma(vec_mul(vec_mul(x, x), x), vec_set1(0.044715f), x);
   return vec_div(x, vec_add(vec_set1(1), vec_exp(vec_mul(t, vec_set1(minus_2_sqrt_2_over_pi)))));
 }
-/* x Φ(x), where Φ(-a) = exp(-a²/2) Q(1 / (1 + 0.3 a)) for a >= 0, Q of degree 8 fitted to 6e-8 of it: the tail keeps its relative accuracy. */
+/* x Φ(x), where Φ(-a) = exp(-a²/2) Q(1 / (1 + 0.3 a)) for a >= 0, Q of degree 8 fitted to 6e-8 of it: the tail keeps its relative
+ * accuracy. */
 static ALWAYS_INLINE vec kern_gelu_erf(vec x) {
   static const float q[] = {0x1.e11edp-18f,  0x1.e96beap-4f, 0x1.f362cep-4f,  0x1.83d298p-4f, 0x1.23ea06p-3f,
                             -0x1.395ffcp-4f, 0x1.d44c44p-3f, -0x1.5a740ap-3f, 0x1.3a6558p-5f};

@@ -39,11 +39,10 @@ static const char *chat_family_name(enum tok_family f) {
 }
 
 static void set_media_info(const struct cygnet *c, struct cygnet_info *out) {
-  static const int budgets[] = {70, 140, 280, 560, 1120};
   const struct plan *p = &c->plan;
   const struct model *m = c->model;
   const struct vision_config *v = &c->config.vision;
-  bool budgeted = v->kind == VISION_GEMMA4 || v->kind == VISION_GEMMA4_BLOCKS;
+  const int *budgets = media_budgets(&c->config);
   out->vision = m->vision ? m->vision->ops->name : NULL;
   out->audio = m->audio ? m->audio->ops->name : NULL;
   out->image_id = c->limits.media.image_id;
@@ -51,7 +50,7 @@ static void set_media_info(const struct cygnet *c, struct cygnet_info *out) {
   out->audio_id = c->limits.media.audio_id;
   if (m->vision && v->kind == VISION_SIGLIP) out->image_tokens = v->soft_tokens;
   if (m->vision && v->kind == VISION_MLLAMA) out->image_tokens = 1;
-  for (size_t i = 0; i < ARRAY_LEN(budgets) && m->vision && budgeted; i++) out->image_budgets[i] = budgets[i];
+  for (size_t i = 0; m->vision && budgets[i] && i + 1 < ARRAY_LEN(out->image_budgets); i++) out->image_budgets[i] = budgets[i];
   out->audio_seconds = m->audio ? media_seconds_max(&c->config) : 0;
   out->media_rows = p->media_pages * p->media_page_rows;
   out->media_bytes = p->encoder_weight_bytes + p->encoder_scratch_bytes + (size_t)out->media_rows * p->media_row_bytes;

@@ -1,4 +1,5 @@
-/* cygnet_media.c — the public functions that concern pictures and sound. All may be called from any thread: what they read of struct cygnet is fixed. */
+/* cygnet_media.c — the public functions that concern pictures and sound. All may be called from any thread: what they read of struct cygnet
+ * is fixed. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +58,11 @@ static struct media *new_sound(const struct cygnet *c, const void *bytes, size_t
     err_set(e, ERR_BAD_INPUT, "sound: expected no budget of rows, found %d", o->max_tokens);
     return NULL;
   }
-  if (audio_decode(bytes, n, 0, &a, e)) return NULL;
+  bool whole = o->start_seconds == 0 && o->seconds == 0; /* then what is too long need not be decoded to be refused */
+  if (audio_decode(bytes, n, whole ? media_seconds_max(&c->config) : 0, &a, e)) {
+    if (whole && e->code == ERR_TOO_LARGE) e->code = ERR_BAD_INPUT;
+    return NULL;
+  }
   if (!choose_part(a.n_samples, o->start_seconds, o->seconds, &first, &n_samples, e))
     m = media_from_audio(&c->config, &a, first, n_samples, e);
   audio_free(&a);
@@ -74,6 +79,34 @@ struct cygnet_media *cygnet_media_new(const struct cygnet *c, enum cygnet_media_
     m = kind == CYGNET_AUDIO ? new_sound(c, bytes, n, o, &err) : new_picture(c, (enum media_kind)kind, bytes, n, o, &err);
   if (!m) cygnet_error_set(e, &err);
   return (struct cygnet_media *)m;
+}
+
+static int cut(const struct cygnet *c, const struct audio *a, struct cygnet_media **pieces, int n, struct err *e) {
+  for (int i = 0; i < n; i++) {
+    int64_t from = (int64_t)a->n_samples * i / n, to = (int64_t)a->n_samples * (i + 1) / n;
+    pieces[i] = (struct cygnet_media *)media_from_audio(&c->config, a, from, to - from, e);
+    if (pieces[i]) continue;
+    while (i) cygnet_media_free(pieces[--i]);
+    return -1;
+  }
+  return n;
+}
+
+int cygnet_media_pieces(const struct cygnet *c, const void *bytes, size_t n, double seconds_max, struct cygnet_media **pieces, int n_max,
+                        double *seconds, struct cygnet_error *e) {
+  struct audio a = {0};
+  struct err err = {0};
+  int rc = -1;
+  if (!(seconds_max * AUDIO_RATE >= 1)) {
+    err_set(&err, ERR_BAD_INPUT, "sound: expected pieces of some length, found %g seconds", seconds_max);
+  } else if (!check_taken(c, MEDIA_AUDIO, &err) && !audio_decode(bytes, n, 0, &a, &err)) {
+    *seconds = (double)a.n_samples / AUDIO_RATE;
+    double count = ceil(a.n_samples / floor(seconds_max * AUDIO_RATE));
+    rc = count > n_max ? n_max + 1 : cut(c, &a, pieces, MAX((int)count, 1), &err);
+  }
+  audio_free(&a);
+  if (rc < 0) cygnet_error_set(e, &err);
+  return rc;
 }
 
 void cygnet_media_free(struct cygnet_media *m) { media_release(own(m)); }

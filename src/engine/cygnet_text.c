@@ -108,6 +108,10 @@ int cygnet_render(const struct cygnet *c, const char *messages_json, const char 
   struct chat_rendered rendered = {0};
   struct tok_ids out = {0};
   int rc = -1;
+  if (tok_is_blank(c->tok)) { /* its words would be lost without a trace */
+    err_set(&err, ERR_UNSUPPORTED, "messages: the model came without a vocabulary, it can only be asked with ids");
+    goto done;
+  }
   if (!(messages = load_argument(messages_json, "messages", &err))) goto done;
   if (tools_json && !(tools = load_argument(tools_json, "tools", &err))) goto done;
   if (options_json && !(options = load_argument(options_json, "options", &err))) goto done;

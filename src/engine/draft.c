@@ -10,8 +10,7 @@ enum { TRIED_MOST = 32 }; /* the counts of lately are halved there */
 
 /* Memory for tokens_max tokens, nothing indexed. */
 static bool take_room(struct draft *d, int tokens_max) {
-  size_t n_last = 16;
-  while (n_last < (size_t)tokens_max) n_last *= 2;
+  size_t n_last = power_of_two((size_t)MAX(16, tokens_max));
   int32_t *last = mem_try_alloc(n_last * sizeof *last), *before = mem_try_alloc(((size_t)tokens_max + 1) * sizeof *before);
   if (!last || !before) {
     free(last);

@@ -153,7 +153,8 @@ static void finish_item(struct cygnet *c, const struct encode_item *y, int32_t e
   c->stats.media_rows_encoded += (uint64_t)y->media->n_rows;
 }
 
-/* A block of rows of the next item goes to its entry, if anybody still wants it. The entry may be another one than that of the blocks before. */
+/* A block of rows of the next item goes to its entry, if anybody still wants it. The entry may be another one than that of the blocks
+ * before. */
 static void store(struct cygnet *c) {
   struct encode *j = &c->encode;
   const struct encode_item *y = &j->items[j->item];

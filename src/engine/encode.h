@@ -1,12 +1,12 @@
 /* encode.h — pictures and sounds of running requests go through the model's encoders, a few units in every step.
  *
- *   request's bank, held and not filled ──job──► encoder's units ──► rows ──► the store, or ops->fill ──► filled: whoever waits for it goes on
+ *   request's bank, held and not filled ──job──► encoder's units ──► rows ──► the store, or ops->fill ──► filled: who waits goes on
  *
  * Rules
- *   1. One job at a time: what the first request in the order needs first. While all of a job is less than one block of rows, others' media of its kind
- *      join it. Neighbouring pictures that share a bank are done one after the other, as many at once as the encoder takes.
- *   2. A job knows entries by their keys, and holds none. Where nobody holds any entry of it any more it is given up; a request that was sent back and
- *      came again finds it going on.
+ *   1. One job at a time: what the first request in the order needs first. While all of a job is less than one block of rows, others' media
+ *      of its kind join it. Neighbouring pictures that share a bank are done one after the other, as many at once as the encoder takes.
+ *   2. A job knows entries by their keys, and holds none. Where nobody holds any entry of it any more it is given up; a request that was
+ *      sent back and came again finds it going on.
  *   3. Decoding never waits for an encoder longer than a prompt row's share of a step (engine.c), and never touches one.
  *   4. When a unit is done changes no bit of what comes out.
  *   5. Rows that are no finite numbers fail those who wait for them, nobody else.
@@ -43,7 +43,7 @@ struct encode {
 
 /* A unit of work, which is begun if need be; false: there is nothing to encode. */
 bool encode_unit(struct cygnet *c);
-/* Give up a job that nobody wants. Before every step, and with `all` when the engine closes. */
+/* Give up a job that nobody wants. Before every unit, behind admission; and with `all` when the engine closes. */
 void encode_settle(struct cygnet *c, bool all);
 
 #endif

@@ -505,8 +505,8 @@ static struct engine_sample *add_sample(struct cygnet *c, int *n_samples, int *n
   return s;
 }
 
-/* Of n_out rows of logits from first_out on, of positions from `first` on: those that say how probable the next prompt token was, and the one to choose
- * the next token from. */
+/* Of n_out rows of logits from first_out on, of positions from `first` on: those that say how probable the next prompt token was, and the
+ * one to choose the next token from. */
 static void collect_prompt(struct cygnet *c, struct request *r, int first, int first_out, int n_out, int *n_samples, int *n_said) {
   int wanted_from = r->prompt_tokens ? request_wanted_from(r) : r->n_prompt;
   for (int i = 0; i < n_out; i++) {
@@ -639,7 +639,6 @@ bool engine_step(struct cygnet *c) {
   settle(c);
   bool news = c->has_news;
   c->has_news = false;
-  if (c->banks) encode_settle(c, false);
   guess_offer(c);
   int64_t start_ns = clock_ns();
   bool has_rows = sched_next(&c->sched) > 0;

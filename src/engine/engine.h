@@ -8,8 +8,8 @@
  * time, to the bit.
  *
  * Pace: with step_ms set, the time per prompt row and per decoding step is measured, and the scheduler's chunk_rows and beside_rows follow
- * from it. Results never depend on it. Units of encoders are done as long as they fit in what prompt rows may take beside decoding requests, else as long
- * as the aim; one in every step at least, and exactly one without an aim.
+ * from it. Results never depend on it. Units of encoders are done as long as they fit in what prompt rows may take beside decoding
+ * requests, else as long as the aim; one in every step at least, and exactly one without an aim.
  *
  * There is no other way to advance the world; a test of the whole engine has no threads in it.
  * Nothing is allocated between batch_build and the end of model_forward (mem_guard in debug builds).

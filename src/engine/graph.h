@@ -2,10 +2,10 @@
  *
  *   rows live   1 2 3 4 5 6 7 8 9 10 11 12 13 ...        bucket: 1 2 3 4 5 6 7 8 12 16 20 ... max_running
  *
- * A step in which every row wants its logits (each decoding sequence's last token, and guesses behind it), which has no soft rows, and which nobody taps,
- * is padded up to its bucket and replayed from the bucket's record (base/record.h); any other step is eager. The first step of a bucket is run and
- * recorded at the same time, into memory that was taken at start. A model with cross-attention has two records for each bucket: that of steps in which
- * somebody sees a bank, and that of the others, which leaves those layers out.
+ * A step in which every row wants its logits (each decoding sequence's last token, and guesses behind it), which has no soft rows, and
+ * which nobody taps, is padded up to its bucket and replayed from the bucket's record (base/record.h); any other step is eager. The first
+ * step of a bucket is run and recorded at the same time, into memory that was taken at start. A model with cross-attention has two records
+ * for each bucket: that of steps in which somebody sees a bank, and that of the others, which leaves those layers out.
  *
  * The static buffers of all buckets are the arrays of the one struct batch: batch_build overwrites their contents, attn prepare overwrites the
  * backend's own; no pointer changes. A padding row is token 0 at position 0 of no sequence; it sees nothing, so its attention is 0, and it writes

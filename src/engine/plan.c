@@ -11,8 +11,8 @@
  *   sliding   max_running windows, and the prompt rows of one step: all that can be alive at once, however long the sequences are; and with
  *             a prefix cache PLAN_RESUME_EACH windows more per running request and PLAN_RESUME_LEAST at least, of places to go on from
  * What nobody holds is the prefix cache's; it has no share of its own.
- * The store of what encoders made of pictures and sounds (rows, or banks of keys and values) holds the greatest one at least; beside it an ordinary one for
- * each running request at best, and PLAN_MEDIA_LEAST, PLAN_MEDIA_ROWS. --media-mem says another size.
+ * The store of what encoders made of pictures and sounds (rows, or banks of keys and values) holds the greatest one at least; beside it an
+ * ordinary one for each running request at best, and PLAN_MEDIA_LEAST, PLAN_MEDIA_ROWS. --media-mem says another size.
  *
  * Worst cases are counted that hardly ever come: logits of all places of a batch, every sampling thread's whole vocabulary. So the resident
  * size stays some percent below the plan.
@@ -138,14 +138,12 @@ static size_t matrix_bytes(const struct kern *kern, const struct weight_entry *f
   return (size_t)n_matrices * align_up(gemm_packed_bytes(kern, &t), 64);
 }
 
-static bool is_encoder_name(const char *name) { return !strncmp(name, "v.", 2) || !strncmp(name, "a.", 2) || !strncmp(name, "mm.", 3); }
-
 /* The same for encoders; kernels of convolutions count as matrices, tables of positions are read from the file. */
 static size_t encoders_in_memory(const struct plan *p, const struct kern *kern, const struct weights *w, size_t *lookup_bytes) {
   size_t n_bytes = 0;
   for (size_t i = 0; i < weights_count(w) && p->model.media; i++) {
     struct weight_entry f = weights_at(w, i);
-    if (!f.gguf_name || f.dtype == DTYPE_NONE || !is_encoder_name(f.gguf_name)) continue;
+    if (!f.gguf_name || f.dtype == DTYPE_NONE || !f.media) continue;
     if (strstr(f.gguf_name, "position_embd.weight")) {
       *lookup_bytes += f.n_bytes;
       continue;
@@ -173,7 +171,7 @@ static size_t weights_in_memory(const struct plan *p, const struct kern *kern, c
   for (size_t i = 0; i < weights_count(w); i++) {
     struct weight_entry f = weights_at(w, i);
     const char *name = f.gguf_name;
-    if (f.skipped || !name || f.dtype == DTYPE_NONE || is_encoder_name(name)) continue;
+    if (f.skipped || f.media || !name || f.dtype == DTYPE_NONE) continue;
     if (!strcmp(name, "per_layer_token_embd.weight")) {
       *lookup_bytes += f.n_bytes;
       continue;
@@ -300,7 +298,10 @@ static int does_not_fit(const struct plan *p, const struct cygnet_options *o, st
                  "lower --ctx, --chunk or --max-running-requests, take --kv-type q8_0%s, or raise %s",
                  mem_human(needed(p), h[0]), mem_human(p->weight_bytes, h[1]), mem_human(p->scratch_bytes, h[2]), p->ctx_tokens,
                  mem_human(p->kv_bytes, h[3]), mem_human(p->budget_bytes, h[4]), o->mem_bytes ? "" : " of what is free",
-                 p->model.media ? " or --disable-media" : "", o->mem_bytes ? "--mem" : "--mem-fraction-static");
+                 o->media_bytes   ? " or a smaller --media-mem"
+                 : p->model.media ? " or --disable-media"
+                                  : "",
+                 o->mem_bytes ? "--mem" : "--mem-fraction-static");
 }
 
 /* A ratio that gives the sliding layers less than they need is refused, not raised in silence. */

@@ -12,11 +12,11 @@
  * happened. Prompt rows that were reported to a callback are not reported again (n_reported), and what the prefix tree still has of it is
  * not computed again.
  *
- * Pictures and sounds. In `tokens` a row of one is a negative number, -2 - n, where n stands for what is in it (banks.h, names): so two requests have the same
- * tokens exactly where they see the same, and whoever compares tokens needs to know nothing of pictures. batch.c puts in what the model is told.
- * What an encoder made of them lies in banks, held from admission on until no row is left that needs them:
+ * Pictures and sounds. In `tokens` a row of one is a negative number, -2 - n, where n stands for what is in it (banks.h, names): so two
+ * requests have the same tokens exactly where they see the same, and whoever compares tokens needs to know nothing of pictures. batch.c
+ * puts in what the model is told. What an encoder made of them lies in banks, held from admission on until no row is left that needs them:
  *   rows of the prompt (Gemma)   a span each, in the store of soft rows; needed while the span is not computed
- *   cross-attention (mllama)     a bank for each group of neighbouring pictures, seen by all rows from the group's first token to the next group
+ *   cross-attention (mllama)     a bank for each group of neighbouring pictures, seen by all rows from its first token to the next group
  *
  * Output collects here until somebody reads it: text and tokens of several steps become one event when nobody has read in between.
  */

@@ -174,8 +174,8 @@ static int give_rows(struct sched *s, struct request *r, int n, bool is_first) {
   return has - had;
 }
 
-/* The first prompt goes on, at the others' expense if nobody decodes, who would free pages some day. It may be the last itself, when those before it wait
- * for an encoder: then it waits for them. */
+/* The first prompt goes on, at the others' expense if nobody decodes, who would free pages some day. It may be the last itself, when those
+ * before it wait for an encoder: then it waits for them. */
 static int give_first(struct sched *s, struct request *first, int n, bool somebody_decodes) {
   int got = give_rows(s, first, n, true);
   while (got == 0 && !somebody_decodes) {

@@ -23,11 +23,12 @@
  *      step, except that the first one retracts others when no decoding request will free any.
  *   4. a decoding request gets rows for what is expected behind its last token (request.h: ahead), as far as the batch has rows and places for logits
  *      left and pages are free or idle: nobody is retracted for it.
- *   5. pictures and sounds: nobody gets rows that need one which is not encoded yet; whoever has none for that reason is passed over as if it were not
- *      there, and keeps its pages. A picture whose rows see each other is never cut, neither by a step nor by what is taken over from the tree: rows end
- *      before it, and the first prompt in the order gets it whole, even if that is more than its share (up to step_tokens rows).
- * A request that wants logits of its prompt gets no more rows than the batch's out places allow. A picture that may not be cut comes as often as it
- * takes: each time as many of its rows as there are places get their logits, and only the last time it is committed.
+ *   5. pictures and sounds: nobody gets rows that need one which is not encoded yet; whoever has none for that reason is passed over as if
+ *      it were not there, and keeps its pages. A picture whose rows see each other is never cut, neither by a step nor by what is taken
+ *      over from the tree: rows end before it, and the first prompt in the order gets it whole, even if that is more than its share (up to
+ *      step_tokens rows).
+ * A request that wants logits of its prompt gets no more rows than the batch's out places allow. A picture that may not be cut comes as
+ * often as it takes: each time as many of its rows as there are places get their logits, and only the last time it is committed.
  *
  * Whatever has been computed is in the tree at once, whole page by whole page; ends (of a prompt, of an answer, of what was retracted) are
  * marked as resume points there.

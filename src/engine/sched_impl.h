@@ -1,5 +1,5 @@
-/* sched_impl.h — what the files of the scheduler share: sched.c (lists, rows), sched_admit.c (who comes in), sched_media.c (pictures and sounds), sched_check.c
- * (invariants). */
+/* sched_impl.h — what the files of the scheduler share: sched.c (lists, rows), sched_admit.c (who comes in), sched_media.c (pictures and
+ * sounds), sched_check.c (invariants). */
 #ifndef CYGNET_SCHED_IMPL_H
 #define CYGNET_SCHED_IMPL_H
 
@@ -19,7 +19,8 @@ bool sched_hold(struct sched *s, struct request *r, int n);
 void sched_let_go(struct sched *s, struct request *r, int n);
 /* Rows from n_computed on that may be computed now, none of which needs what is not encoded. */
 int sched_rows_ready(const struct sched *s, const struct request *r);
-/* Would what w's rows from n on need fit beside what requests of at least that priority hold? It may say no although some of it is shared. */
+/* Would what w's rows from n on need fit beside what requests of at least that priority hold? It may say no although some of it is
+ * shared. */
 bool sched_has_bank_room(const struct sched *s, const struct request *w, int n, int priority);
 
 /* Step 2 of sched.h: waiting requests become running ones, with what the tree has of them and the copies which that takes. */

@@ -89,8 +89,8 @@ static uint32_t ogg_checksum(const uint8_t *page, size_t n) {
   return sum;
 }
 
-/* OGG is pages, each with a table of what it holds and a checksum. The libraries skip what is damaged or not whole: the sound would have a hole, or half a
- * download be heard as the whole. */
+/* OGG is pages, each with a table of what it holds and a checksum. The libraries skip what is damaged or not whole: the sound would have a
+ * hole, or half a download be heard as the whole. */
 static int check_ogg(struct audio_source *s) {
   for (size_t at = 0; at < s->n;) {
     const uint8_t *page = s->bytes + at;

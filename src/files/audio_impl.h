@@ -1,4 +1,4 @@
-/* audio_impl.h — a sound file as a source of frames: what audio.c and the two decoders share. */
+/* audio_impl.h — a sound file as a source of frames: what audio.c and the decoders share. */
 #ifndef CYGNET_AUDIO_IMPL_H
 #define CYGNET_AUDIO_IMPL_H
 
@@ -14,8 +14,8 @@ struct audio_source {
   void *lib;
 };
 
-/* A decoder. open: 0, or -1 with the reason in s->e; close is called after that too. read: the next frames [n_frames, channels] at most, 0 at the end,
- * -1 with the reason in s->e. */
+/* A decoder. open: 0, or -1 with the reason in s->e; close is called after that too. read: the next frames [n_frames, channels] at most, 0
+ * at the end, -1 with the reason in s->e. */
 struct audio_decoder {
   int (*open)(struct audio_source *s);
   int (*read)(struct audio_source *s, float *block, int n_frames);

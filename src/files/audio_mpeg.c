@@ -14,8 +14,8 @@ enum { FEED_BYTES = 1 << 16 };
 
 static int mpeg_error(struct audio_source *s) { return audio_library_error(s->e, mpg123_strerror(s->lib)); }
 
-/* Up to `capacity` bytes of samples into out, feeding the file piece by piece. *n = 0 at its end. Returns 0, or 1 where a format begins: before the first
- * samples, and wherever rate or channels change; -1 with the reason in s->e. */
+/* Up to `capacity` bytes of samples into out, feeding the file piece by piece. *n = 0 at its end. Returns 0, or 1 where a format begins:
+ * before the first samples, and wherever rate or channels change; -1 with the reason in s->e. */
 static int pump(struct audio_source *s, void *out, size_t capacity, size_t *n) {
   for (;;) {
     int rc = mpg123_read(s->lib, out, capacity, n);

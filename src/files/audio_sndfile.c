@@ -42,8 +42,8 @@ static uint32_t u32_at(const uint8_t *p, bool big_endian) {
                     : (uint32_t)p[3] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[1] << 8 | p[0];
 }
 
-/* A data chunk that goes past the end of the file: half a download would be heard as the whole. RF64 keeps the size in a chunk "ds64", behind its own
- * size and that of the file. */
+/* A data chunk that goes past the end of the file: half a download would be heard as the whole. RF64 keeps the size in a chunk "ds64",
+ * behind its own size and that of the file. */
 static int check_wav(struct audio_source *s) {
   bool big_endian = memcmp(s->bytes, "RIFX", 4) == 0;
   uint64_t bytes_64 = 0;

@@ -1,4 +1,5 @@
-/* audio_vorbis.c — OGG Vorbis through libvorbisfile. libsndfile reads it too, but loses memory with every file whose headers are damaged. */
+/* audio_vorbis.c — OGG Vorbis through libvorbisfile. libsndfile reads it too, but loses memory with every file whose headers are
+ * damaged. */
 #ifndef CYGNET_NO_AUDIO
 
 #include <stdlib.h>

@@ -40,15 +40,15 @@ struct rope_config {
       rotated; /* share of head_dim that rotates, 1 = all: the first int(rotated * head_dim / 2) pairs. partial_rotary_factor | rope_freqs.weight */
 };
 
-struct
-    rope_bands { /* Llama 3's scaling: factor 1 for short waves, `factor` for long ones, between them a blend. (rope_scaling.)… | rope_freqs.weight */
+/* Llama 3's scaling: factor 1 for short waves, `factor` for long ones, between them a blend. (rope_scaling.)… | rope_freqs.weight */
+struct rope_bands {
   double factor;    /* 0 = none */
   double low, high; /* low_freq_factor, high_freq_factor */
   int tokens;       /* original_max_position_embeddings */
 };
 
-struct
-    vision_config { /* vision_config and preprocessor_config.json, processor_config.json (image_processor) | clip.vision.* of an mmproj, mllama.vision.* */
+/* vision_config and preprocessor_config.json, processor_config.json (image_processor) | clip.vision.* of an mmproj, mllama.vision.* */
+struct vision_config {
   enum vision_kind kind;
   int hidden, ffn, n_layers, n_heads, head_dim; /* BLOCKS: hidden = mm_embed_dim, the others 0 */
   int patch;                                    /* pixels a side of a patch; BLOCKS: of the small ones that pool x pool of make a block */
@@ -124,10 +124,10 @@ struct model_config {
   struct vision_config vision;
   struct audio_config audio;
   int32_t image_id, video_id, audio_id; /* stand where a picture's, a video frame's, a sound's rows go, once per row; -1 = none.
-                                           image_token_id, image_token_index, … | by name from the vocabulary (config_media_ids) */
+                                           image_token_id, image_token_index, … | by name from the vocabulary */
   int32_t boi, eoi, boa, eoa;           /* around them; -1 = none */
-  bool both_ways_full,
-      both_ways_sliding;        /* rows of one picture see each other in layers of that kind. use_bidirectional_attention; Gemma 3: both */
+  /* Rows of one picture see each other in layers of that kind. use_bidirectional_attention; Gemma 3: both. */
+  bool both_ways_full, both_ways_sliding;
   struct rope_bands rope_bands; /* mllama */
   struct layer_config layers[CONFIG_LAYERS_MAX];
 };

@@ -1,7 +1,7 @@
 /* config_media.c — what a model's encoders of pictures and sound are: config.json with its processors' files, and an mmproj's metadata.
  *
- * A key that is absent has the default of the released class. Processors say less than they seem to: what matters here are sizes, budgets, means and deviations;
- * how a picture is resized follows from the family (models/media.h).
+ * A key that is absent has the default of the released class. Processors say less than they seem to: what matters here are sizes, budgets,
+ * means and deviations; how a picture is resized follows from the family (models/media.h).
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* config_mllama.c — the text model of Llama 3.2 Vision: its keys, and what it means when they are absent.
  *
- * Layers are counted in the merged order: those in cross_attention_layers read pictures, the others text. The vocabulary has 8 rows more in the embedding than
- * in the head; c->vocab is the head's, and the first row beyond it is the picture's placeholder.
+ * Layers are counted in the merged order: those in cross_attention_layers read pictures, the others text. The vocabulary has 8 rows more in
+ * the embedding than in the head; c->vocab is the head's, and the first row beyond it is the picture's placeholder.
  */
 #include <string.h>
 

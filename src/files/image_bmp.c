@@ -1,9 +1,10 @@
 /* image_bmp.c — BMP: OS/2 and Windows headers, 1 .. 32 bits a pixel, palettes, bit fields, RLE8 and RLE4.
  *
- *   14 bytes: "BM", ..., u32 offset of the pixels     header: u32 its size, width, height, planes, bits, compression, ...     masks, palette     pixels
+ *   14 bytes: "BM", ..., u32 offset of the pixels | header: u32 its size, width, height, planes, bits, ... | masks, palette | pixels
  *
- * Rows stand from the bottom to the top unless the height is negative; each takes whole groups of 4 bytes. Alpha counts only where a header of 56 bytes
- * or more gives it a mask: in older files the fourth byte is left to chance. Pixels that an RLE file does not draw are white, as those of a GIF.
+ * Rows stand from the bottom to the top unless the height is negative; each takes whole groups of 4 bytes. Alpha counts only where a header
+ * of 56 bytes or more gives it a mask: in older files the fourth byte is left to chance. Pixels that an RLE file does not draw are white,
+ * as those of a GIF.
  */
 #ifndef CYGNET_NO_IMAGE
 
@@ -143,8 +144,8 @@ static int read_rows(struct bmp *b) {
   return 0;
 }
 
-/* Runs: n > 0, value: n pixels (RLE4: of two colours in turn).  0, 0: next row.  0, 1: end.  0, 2, dx, dy: move.  0, n: n pixels as they are, in whole
- * groups of 2 bytes. */
+/* Runs: n > 0, value: n pixels (RLE4: of two colours in turn).  0, 0: next row.  0, 1: end.  0, 2, dx, dy: move.
+ * 0, n: n pixels as they are, in whole groups of 2 bytes. */
 static int read_runs(struct bmp *b) {
   if (image_take(b->job, b->width, b->height, 3) != 0) return -1;
   memset(b->job->im.rgb, 255, (size_t)b->width * (size_t)b->height * 3);

@@ -1,4 +1,5 @@
-/* image_gif.c — the first frame of a GIF through giflib, on its logical screen. What the frame does not cover, and its transparent index, is white. */
+/* image_gif.c — the first frame of a GIF through giflib, on its logical screen. What the frame does not cover, and its transparent index,
+ * is white. */
 #ifndef CYGNET_NO_IMAGE
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* image_jpeg.c — JPEG through libjpeg-turbo's classic interface, which tells one warning from another; its TurboJPEG interface does not.
  *
- * Decoded as every reference decodes: accurate integer DCT, smooth ("fancy") chroma upsampling. CMYK and YCCK are stored inverted, as all writers do.
+ * Decoded as every reference decodes: accurate integer DCT, smooth ("fancy") chroma upsampling. CMYK and YCCK are stored inverted, as all
+ * writers do.
  */
 #ifndef CYGNET_NO_IMAGE
 

@@ -32,8 +32,8 @@ static void read_bytes(png_structp lib, png_bytep out, size_t n) {
   r->at += n;
 }
 
-/* What would change nothing is skipped where it stands: compressed text and colour profiles are the ways to make a small file large. EXIF too: libpng takes
- * as much memory as its length says before it looks for the bytes. */
+/* What would change nothing is skipped where it stands: compressed text and colour profiles are the ways to make a small file large. EXIF
+ * too: libpng takes as much memory as its length says before it looks for the bytes. */
 static void skip_metadata(png_structp lib) {
   static const png_byte names[] =
       "bKGD\0cHRM\0cICP\0eXIf\0gAMA\0hIST\0iCCP\0iTXt\0oFFs\0pCAL\0pHYs\0sBIT\0sCAL\0sPLT\0sRGB\0sTER\0tEXt\0tIME\0zTXt";
@@ -41,7 +41,8 @@ static void skip_metadata(png_structp lib) {
   png_set_keep_unknown_chunks(lib, PNG_HANDLE_CHUNK_NEVER, names, (int)(sizeof names / 5));
 }
 
-/* Of a file that libpng has found whole. A chunk: u32 length, its name, that many bytes, u32 checksum; numbers have their highest byte first. */
+/* Of a file that libpng has found whole. A chunk: u32 length, its name, that many bytes, u32 checksum; numbers have their highest byte
+ * first. */
 static void read_orientation(struct image_job *j) {
   for (size_t at = 8; j->n - at >= 12;) {
     const uint8_t *chunk = j->bytes + at;

@@ -100,19 +100,19 @@ static bool is_redundant(const struct model_config *c, const char *name) {
          (!strcmp(part, "attn_k.weight") || !strcmp(part, "attn_v.weight") || !strcmp(part, "attn_k_norm.weight"));
 }
 
-/* Old encoders call the first product of an MLP ffn_down and the second ffn_up: the shape tells. */
+/* Some files of encoders call the first product of an MLP ffn_down and the second ffn_up: the shape tells. */
 static void unswap_encoder(struct weights *w, const struct model_config *c) {
   const struct vision_config *v = &c->vision;
   bool swapped = false;
   for (size_t i = 0; i < w->n_entries; i++) {
     const struct entry *t = &w->entries[i];
-    swapped |= v->kind == VISION_SIGLIP && v->hidden != v->ffn && t->n_dims == 2 && t->shape[0] == v->hidden &&
-               !strcmp(t->name, "v.blk.0.ffn_up.weight");
+    swapped |= (v->kind == VISION_SIGLIP || v->kind == VISION_MLLAMA) && v->hidden != v->ffn && t->n_dims == 2 &&
+               t->shape[0] == v->hidden && !strcmp(t->name, "v.blk.0.ffn_up.weight");
   }
   for (size_t i = 0; i < w->n_entries && swapped; i++) {
     struct entry *t = &w->entries[i];
-    char *up = str_starts(str_c(t->name), "v.blk.") ? strstr(t->name, ".ffn_up.") : NULL;
-    char *down = str_starts(str_c(t->name), "v.blk.") ? strstr(t->name, ".ffn_down.") : NULL;
+    bool in_layer = str_starts(str_c(t->name), "v.blk.") || str_starts(str_c(t->name), "v.global.blk.");
+    char *up = in_layer ? strstr(t->name, ".ffn_up.") : NULL, *down = in_layer ? strstr(t->name, ".ffn_down.") : NULL;
     if (!up && !down) continue;
     char name[WEIGHT_NAME_BYTES];
     const char *at = up ? up : down;

@@ -32,8 +32,8 @@ struct weight_view {
 struct weights *weights_open(const char *path, struct model_config *config, struct err *e);
 struct weights *weights_open_drafter(const char *path, struct model_config *config, struct err *e);
 void weights_close(struct weights *w);
-/* The pictures' and sounds' part of a model, a GGUF of its own ("mmproj"): checks that it fits config, and fills config's vision and audio. Names of its
- * tensors as below, those that begin with "v.", "a." and "mm.". A folder of safetensors has them itself. */
+/* The pictures' and sounds' part of a model, a GGUF of its own ("mmproj"): checks that it fits config, and fills config's vision and audio.
+ * Names of its tensors as below, those that begin with "v.", "a." and "mm.". A folder of safetensors has them itself. */
 struct weights *weights_open_mmproj(const char *path, struct model_config *config, struct err *e);
 
 /* rows 0 = a vector of cols elements. Any supported float or quantised dtype. */
@@ -48,14 +48,15 @@ int weights_get_expert(struct weights *w, int layer, enum weights_expert which, 
 int weights_get_vector(struct weights *w, const char *name, int64_t cols, float *out, struct err *e);
 
 /* The type that a matrix is computed in when weights are quantised at load to `quant` (none or F32: not at all): plain numbers become it where the
- * width allows. Routers, encoders of pictures and sound, and the table of per-layer embeddings stay as they are; the embedding and the head are Q8_0 at least. name: ours. */
+ * width allows. Routers, encoders of pictures and sound, and the table of per-layer embeddings stay as they are; the embedding and the head
+ * are Q8_0 at least. name: ours. */
 enum dtype weights_type(const char *name, enum dtype own, int64_t cols, enum dtype quant);
 
 /* A vector of n whole numbers 0 .. limit-1, each at most once (I64 or I32). */
 int weights_get_order(struct weights *w, const char *name, int n, int limit, int32_t *out, struct err *e);
 
-/* Tensors that nobody fetched: a warning line per kind, or an error when strict. Call after binding. Those of pictures and sound ("v.", "a.", "mm.") only
- * once one of that letter has been fetched. */
+/* Tensors that nobody fetched: a warning line per kind, or an error when strict. Call after binding. Those of pictures and sound ("v.",
+ * "a.", "mm.") only once one of that letter has been fetched. */
 int weights_report_unused(struct weights *w, bool strict, struct err *e);
 /* The file's pages of this tensor were read for the last time. */
 void weights_done_with(struct weights *w, const struct weight_view *v);

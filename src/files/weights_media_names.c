@@ -1,4 +1,5 @@
-/* weights_media_names.c — tensor names of the encoders of pictures and sound: the checkpoints' own, and GGUF writers' variants, to those of models/encoder.h. */
+/* weights_media_names.c — tensor names of the encoders of pictures and sound: the checkpoints' own, and GGUF writers' variants, to those of
+ * models/encoder.h. */
 #include <stdio.h>
 #include <string.h>
 
@@ -208,7 +209,8 @@ bool weight_is_media(const char *name) {
 
 /* ---- GGUF ------------------------------------------------------------------------------------------------------------------ */
 
-/* What some writers call otherwise. The two norms of the convolution have each other's names in every file: the writers' table has them so. */
+/* What some writers call otherwise. The two norms of the convolution have each other's names in every file: the writers' table has them
+ * so. */
 static const struct name_pair gguf_vision[] = {
     {"attn_norm", "ln1"},
     {"ffn_norm", "ln2"},

@@ -31,15 +31,9 @@ struct banks {
 
 /* ---- life ----------------------------------------------------------------------------------------------------------------- */
 
-static size_t buckets_for(int n) {
-  size_t most = 1;
-  while (most < (size_t)n) most *= 2;
-  return most;
-}
-
 size_t banks_bytes(int n_pages) {
   struct banks *b;
-  return sizeof *b + ((size_t)n_pages + 1) * (sizeof *b->entries + sizeof *b->next) + buckets_for(n_pages) * sizeof *b->buckets;
+  return sizeof *b + ((size_t)n_pages + 1) * (sizeof *b->entries + sizeof *b->next) + power_of_two((size_t)n_pages) * sizeof *b->buckets;
 }
 
 struct banks *banks_new(int page_rows, int n_pages, struct err *e) {
@@ -47,7 +41,7 @@ struct banks *banks_new(int page_rows, int n_pages, struct err *e) {
   struct banks *b = xcalloc(1, sizeof *b);
   b->page_rows = page_rows;
   b->n_pages = b->stats.n_pages = n_pages;
-  b->n_buckets = buckets_for(n_pages);
+  b->n_buckets = power_of_two((size_t)n_pages);
   b->entries = mem_try_alloc(((size_t)n_pages + 1) * sizeof *b->entries);
   b->next = mem_try_alloc(((size_t)n_pages + 1) * sizeof *b->next);
   b->buckets = mem_try_alloc(b->n_buckets * sizeof *b->buckets);
@@ -72,9 +66,7 @@ void banks_delete(struct banks *b) {
 /* ---- lists ---------------------------------------------------------------------------------------------------------------- */
 
 static int32_t *bucket_of(const struct banks *b, const struct bank_key *key) {
-  uint64_t h;
-  memcpy(&h, key->digest, sizeof h); /* as good as random */
-  return &b->buckets[h & (b->n_buckets - 1)];
+  return &b->buckets[bank_key_hash(key) & (b->n_buckets - 1)];
 }
 
 int32_t banks_find(const struct banks *b, const struct bank_key *key) {

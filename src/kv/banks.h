@@ -1,10 +1,10 @@
 /* banks.h — the store of what encoders made of pictures and sounds: who holds it, what is worth keeping, where its rows lie. Integers only.
  *
- * An entry is known by a key, a digest of all that its rows depend on, and spans whole pages of rows: of the store of soft rows, or of the pool of keys and
- * values for cross-attention. So the same picture in two prompts is encoded once and lies there once.
+ * An entry is known by a key, a digest of all that its rows depend on, and spans whole pages of rows: of the store of soft rows, or of the
+ * pool of keys and values for cross-attention. So the same picture in two prompts is encoded once and lies there once.
  *
- *   banks_add ──► held, not filled ──banks_fill──► held, filled ──last release──► idle: found again by its key until room is needed, oldest first
- *                  └─last release──► gone                          ▲──banks_hold──┘
+ *   banks_add ──► held, not filled ──banks_fill──► held, filled ──last release──► idle: found by its key until room is needed,
+ *                  └─last release──► gone               ▲────────banks_hold─────────┘     oldest first
  *
  * Rules
  *   1. Ids of pages are 1 .. n_pages, those of entries too; page 0 is never handed out.
@@ -12,11 +12,13 @@
  *   3. Running short is a result: an entry gets all its pages or none, after as many idle entries have gone as that takes.
  *   4. Nothing is allocated after banks_new.
  *
- * names: a number for a key, for a while. A number is never given to two keys, so what is compared by number is never wrong; a key that was forgotten, of
- * NAMES_MAX the one used longest ago, gets another number when it is met again.
+ * names: a number for a key, for a while. A number is never given to two keys, so what is compared by number is never wrong; a key that was
+ * forgotten, of NAMES_MAX the one used longest ago, gets another number when it is met again.
  */
 #ifndef CYGNET_BANKS_H
 #define CYGNET_BANKS_H
+
+#include <string.h>
 
 #include "base/base.h"
 #include "base/digest.h"
@@ -25,6 +27,13 @@
 struct bank_key {
   uint8_t digest[DIGEST_BYTES];
 };
+
+/* A digest is as good as random. */
+static inline uint64_t bank_key_hash(const struct bank_key *key) {
+  uint64_t h;
+  memcpy(&h, key->digest, sizeof h);
+  return h;
+}
 
 struct banks; /* opaque */
 
@@ -57,7 +66,8 @@ struct banks_stats {
   int n_entries; /* held or idle */
 };
 struct banks_stats banks_stats(const struct banks *b);
-/* Every rule above. holders: entries that are held, one for each time; all that exist. False and a sentence. For tests and debug builds: takes memory. */
+/* Every rule above. holders: entries that are held, one for each time; all that exist. False and a sentence. For tests and debug builds:
+ * takes memory. */
 bool banks_check(const struct banks *b, const int32_t *holders, int n_holders, struct err *e);
 
 enum { NAMES_MAX = 16384 };

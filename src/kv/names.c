@@ -20,22 +20,16 @@ struct names {
   int32_t n_given;
 };
 
-static size_t buckets_for(int n) {
-  size_t most = 1;
-  while (most < (size_t)n) most *= 2;
-  return most;
-}
-
 size_t names_bytes(int n_max) {
   struct names *n;
-  return sizeof *n + ((size_t)n_max + 1) * sizeof *n->all + buckets_for(n_max) * sizeof *n->buckets;
+  return sizeof *n + ((size_t)n_max + 1) * sizeof *n->all + power_of_two((size_t)n_max) * sizeof *n->buckets;
 }
 
 struct names *names_new(int n_max, struct err *e) {
   CHECK(n_max >= 1 && n_max <= NAMES_MAX);
   struct names *n = xcalloc(1, sizeof *n);
   n->n_max = n_max;
-  n->n_buckets = buckets_for(n_max);
+  n->n_buckets = power_of_two((size_t)n_max);
   n->all = mem_try_alloc(((size_t)n_max + 1) * sizeof *n->all);
   n->buckets = mem_try_alloc(n->n_buckets * sizeof *n->buckets);
   if (n->all && n->buckets) return n;
@@ -52,9 +46,7 @@ void names_delete(struct names *n) {
 }
 
 static int32_t *bucket_of(const struct names *n, const struct bank_key *key) {
-  uint64_t h;
-  memcpy(&h, key->digest, sizeof h);
-  return &n->buckets[h & (n->n_buckets - 1)];
+  return &n->buckets[bank_key_hash(key) & (n->n_buckets - 1)];
 }
 
 static void unlink_name(struct names *n, int32_t i) {

@@ -15,11 +15,7 @@
 
 /* ---- life ----------------------------------------------------------------------------------------------------------------- */
 
-static size_t buckets_for(int n_pages_full) {
-  size_t n = 1;
-  while (n < (size_t)n_pages_full) n *= 2;
-  return n;
-}
+static size_t buckets_for(int n_pages_full) { return power_of_two((size_t)n_pages_full); }
 
 size_t radix_bytes(int n_pages_full, int n_pages_sliding, int page_tokens) {
   struct radix t;

@@ -1,17 +1,19 @@
 /* audio_gemma4.c — Gemma 4's sound: the conformer of E2B and E4B, and 12B's frames. docs/models/gemma4.md, "Sound", has tensors and quirks.
  *
- *   frames [V, mel] → twice: 3×3 convolution of stride 2 over (time, mel), padded with zeros; LN over channels; relu       [T1, F1, C0], [T, F, C1]
- *   h = Wi · (channels of a step, mel slow)                                                            T = ceil(ceil(V / 2) / 2) rows, 40 ms each
+ *   frames [V, mel] → twice: 3×3 convolution of stride 2 over (time, mel), padded with zeros; LN over channels; relu
+ *   h = Wi · (channels of a step, mel slow)               [T1, F1, C0], then [T, F, C1]; T = ceil(ceil(V / 2) / 2) rows, 40 ms each
  *   each layer:
  *     h += residual · norm(W2 silu(W1 norm(h, ffn_norm)), ffn_post_norm)
  *     q, k, v = Wq x, Wk x, Wv x of x = norm(h, attn_pre_norm);   h += norm(Wo near(q, k, v), attn_post_norm)
- *     a, b = halves of Ws norm(h, norm_conv);   u = a sigmoid(b);   h += We silu(norm(conv(u), conv_norm))         conv: causal, each channel by itself
+ *     a, b = halves of Ws norm(h, norm_conv);   u = a sigmoid(b)
+ *     h += We silu(norm(conv(u), conv_norm))                                                         conv: causal, each channel by itself
  *     h += residual · norm(W2' silu(W1' norm(h, ffn_norm_1)), ffn_post_norm_1);   h = norm(h, ln2)
  *   soft = Wp norm(Wu h + bu)                                                                          the last norm has no weight
  *
  * All products of layers but attn_k_rel are clipped: input and output are held within bounds of their own.
  *
- * near: row i sees rows i - keys_left + 1 .. i of its own sound. With R_δ = attn_k_rel S(δ), S(δ) = [sin(δ ν), cos(δ ν)], ν_n = 10000^(-n / (half - 1)):
+ * near: row i sees rows i - keys_left + 1 .. i of its own sound.
+ *     R_δ = attn_k_rel S(δ),  S(δ) = [sin(δ ν), cos(δ ν)],  ν_n = 10000^(-n / (half - 1))
  *     q' = q · head_dim^-1/2 / ln 2 · softplus(per_dim_scale);   s = cap tanh((q'·k ln(1 + e) / ln 2 + q'·R_(i-j)) / cap);   softmax(s) v
  *
  * 12B has no encoder: soft = Wp norm(frame) of 640 samples.
@@ -62,9 +64,6 @@ static int halved(int n) { return div_up(n, 2); }
 /* Rows of a job: a quarter of the frames, rounded up for each sound. */
 static int rows_of(int rows_max) { return MIN(rows_max, rows_max / 4 + ENCODER_ITEMS_MAX); }
 static int frames_of_steps(int steps) { return 4 * steps + 3; } /* 2 * (2 steps + 1) + 1 */
-
-static struct encoder *conformer_new(void) { return xcalloc(1, sizeof(struct encoder_conformer)); }
-static void encoder_delete(struct encoder *x) { free(x); }
 
 /* Everything that a job needs room for, x's own tensors. */
 enum { SCRATCH = 14 };
@@ -238,9 +237,9 @@ static void conformer_unload(struct encoder *base) {
   free(x->layers);
   struct weight *weights[] = {&x->conv[0], &x->conv[1], &x->input, &x->output, &x->project};
   for (size_t i = 0; i < ARRAY_LEN(weights); i++) dev->ops->weight_free(dev, weights[i], 1);
-  struct tensor *scratch[] = {&x->h, &x->q,      &x->k,    &x->v,     &x->x,     &x->y,    &x->wide,
-                              &x->u, &x->frames, &x->taps, &x->steps, &x->cells, &x->flat, &base->out};
-  for (size_t i = 0; i < ARRAY_LEN(scratch); i++) dev->ops->free(dev, scratch[i]);
+  struct bind_scratch need[SCRATCH];
+  scratch_of(&base->m->config, base->rows_max, x, need);
+  for (size_t i = 0; i < ARRAY_LEN(need); i++) dev->ops->free(dev, need[i].t);
   free(x->first);
   arena_free(&x->vectors);
 }
@@ -276,7 +275,8 @@ static void convolve(struct encoder_conformer *x, int which, const struct plane 
   dev->ops->bias_act(dev, y, NULL, ACT_RELU);
 }
 
-/* Rows [step, step + n) of a sound, n <= STEPS. Of the first convolution's results the few on both sides that neighbours need, too, are made again. */
+/* Rows [step, step + n) of a sound, n <= STEPS. Of the first convolution's results the few on both sides that neighbours need, too, are
+ * made again. */
 static void subsample(struct encoder_conformer *x, int item, int step, int n) {
   const struct model_config *c = &x->base.m->config;
   struct device *dev = x->base.m->dev;
@@ -441,8 +441,8 @@ static void project(struct encoder_conformer *x, int first, int n) {
 
 /* ---- a job ------------------------------------------------------------------------------------------------------------ */
 
-/* Units: subsampling, STEPS rows of one sound each; per layer all blocks as far as keys and values, then all as far as the convolution, then the rest;
- * the projection of every block. */
+/* Units: subsampling, STEPS rows of one sound each; per layer all blocks as far as keys and values, then all as far as the convolution,
+ * then the rest; the projection of every block. */
 enum { PARTS = 3 }; /* of a layer */
 
 static int64_t conformer_products(const struct encoder_conformer *x, int frames, int rows) {
@@ -491,8 +491,7 @@ static void conformer_unit(struct encoder *base, int i) {
 const struct encoder_ops encoder_gemma4_audio_ops = {
     .name = "conformer",
     .size = conformer_size,
-    .new_encoder = conformer_new,
-    .delete_encoder = encoder_delete,
+    .struct_bytes = sizeof(struct encoder_conformer),
     .load = conformer_load,
     .unload = conformer_unload,
     .begin = conformer_begin,
@@ -507,8 +506,6 @@ struct encoder_frames {
   struct tensor x;       /* [block, samples] */
   int32_t *item, *frame; /* by row of a job */
 };
-
-static struct encoder *frames_new(void) { return xcalloc(1, sizeof(struct encoder_frames)); }
 
 static struct encoder_size frames_size(const struct model_config *c, int rows_max) {
   return (struct encoder_size){.rows = ENCODER_ROWS,
@@ -565,8 +562,7 @@ static void frames_unit(struct encoder *base, int i) {
 const struct encoder_ops encoder_gemma4_frames_ops = {
     .name = "frames",
     .size = frames_size,
-    .new_encoder = frames_new,
-    .delete_encoder = encoder_delete,
+    .struct_bytes = sizeof(struct encoder_frames),
     .load = frames_load,
     .unload = frames_unload,
     .begin = frames_begin,

@@ -62,7 +62,7 @@ struct encoder *encoder_open(struct model *m, enum media_kind kind, struct weigh
             kind == MEDIA_AUDIO ? "sound" : "pictures");
     return NULL;
   }
-  struct encoder *x = ops->new_encoder();
+  struct encoder *x = xcalloc(1, ops->struct_bytes);
   x->ops = ops;
   x->m = m;
   x->kind = kind;
@@ -76,7 +76,7 @@ struct encoder *encoder_open(struct model *m, enum media_kind kind, struct weigh
 void encoder_close(struct encoder *x) {
   if (!x) return;
   x->ops->unload(x);
-  x->ops->delete_encoder(x);
+  free(x);
 }
 
 int model_open_media(struct model *m, struct weights *w, struct err *e) {
@@ -249,6 +249,30 @@ static void spread_rows(struct tensor *y, int first, int n, float *room) {
     for (int p = 0; p < pixels; p++)
       for (int colour = 0; colour < 3; colour++) to[colour * pixels + p] = room[3 * p + colour];
   }
+}
+
+enum { ATTEND_HEADS = 2 }; /* of a unit */
+
+static int attend_rows(const struct encoder *x, int n_heads) { return x->block * div_up(n_heads, ATTEND_HEADS); }
+
+int encoder_attend_units(const struct encoder *x, const struct encoder_rows *r, int n_heads) {
+  return div_up(n_heads, ATTEND_HEADS) * div_up(r->n, attend_rows(x, n_heads));
+}
+
+static struct tensor heads_of(const struct tensor *t, int first_row, int n_rows, int first_head, int n, int head_dim) {
+  struct tensor part = encoder_part(*t, first_row, n_rows);
+  part.data = tensor_row(&part, 0) + first_head * head_dim;
+  part.cols = n * head_dim;
+  return part;
+}
+
+void encoder_attend(const struct encoder *x, const struct encoder_rows *r, int unit, const struct tensor *q, const struct tensor *k,
+                    const struct tensor *v, int n_heads, float scale) {
+  int most = attend_rows(x, n_heads), parts = div_up(r->n, most), first = unit % parts * most, head = unit / parts * ATTEND_HEADS;
+  int rows = MIN(most, r->n - first), n = MIN(ATTEND_HEADS, n_heads - head), head_dim = q->cols / n_heads;
+  struct tensor qs = heads_of(q, first, rows, head, n, head_dim);
+  struct tensor ks = heads_of(k, 0, r->n, head, n, head_dim), vs = heads_of(v, 0, r->n, head, n, head_dim);
+  x->m->dev->ops->attend(x->m->dev, &qs, &qs, &ks, &vs, n, scale, r->lo + first, r->hi + first);
 }
 
 void encoder_inputs(const struct encoder *x, const struct encoder_rows *r, int first, float *room, struct tensor *y) {

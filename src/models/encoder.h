@@ -5,38 +5,46 @@
  *   vision_mllama.c  Llama 3.2 Vision's two-stage ViT over tiles; its rows are the bank that cross-attention reads
  *   audio_gemma4.c   Gemma 4's conformer; and 12B's frames
  *
- * A job is one or more media of one kind. It is done in units of about ENCODER_ROWS rows of one product or attention, so that people whose answers are
- * being written keep their pace: the engine does a few units between steps. Units and their order are fixed by the job; when they are done changes no bit,
- * and neither does what else is in the job: every row's arithmetic is its own (gemm.h rule 1), and attention walks keys relative to the first one it sees.
+ * A job is one or more media of one kind. It is done in units of about ENCODER_ROWS rows of one product or attention, so that people whose
+ * answers are being written keep their pace: the engine does a few units between steps. Units and their order are fixed by the job; when
+ * they are done changes no bit, and neither does what else is in the job: every row's arithmetic is its own (gemm.h rule 1), and attention
+ * walks keys relative to the first one it sees.
  *
  * Rules
  *   1. All memory is taken in open, for jobs of up to rows_max input rows.
  *   2. Encoders use the model's device and the same products as the text; matrices are packed like the text's.
- *   3. Taps as in model.h, with the input row (or output row) counted over the job. Names: "v.embed" (input of the first layer), "v.layer_out" by layer
- *      (mllama: global layers follow the local ones, and rows are in file order, padding included, as the specification counts them), "v.pooled", "v.last", "v.soft";
- *      12B "v.ln1" "v.dense" "v.ln2"; mllama "v.features", "v.soft" = bank; sound the same with "a.".
+ *   3. Taps as in model.h, with the input row (or output row) counted over the job. Names: "v.embed" (input of the first layer),
+ *      "v.layer_out" by layer (mllama: global layers follow the local ones, and rows are in file order, padding included, as the
+ *      specification counts them), "v.pooled", "v.last", "v.soft"; 12B "v.ln1" "v.dense" "v.ln2"; mllama "v.features", "v.soft" = bank;
+ *      sound the same with "a.".
  *
- * Tensors, by the names that weights_get takes (files/weights_names.h maps the checkpoints' own). With a GGUF (weights_gguf(w) is not NULL) some differ in
- * form, [G]. Vectors of one number are scalars. [rows, cols] with all but the first dimension taken together, unless said.
+ * Tensors, by the names that weights_get takes (files/weights_names.h maps the checkpoints' own). With a GGUF (weights_gguf(w) is not NULL)
+ * some differ in form, [G]. Vectors of one number are scalars. [rows, cols] with all but the first dimension taken together, unless said.
  *   ViT       v.patch_embd.weight [D, cols]   Gemma 4: columns [y, x, colour]; [G] [colour, y, x]. v.patch_embd.bias (SIGLIP)
  *             v.position_embd.weight          SIGLIP, MLLAMA [positions, D]; GEMMA4 [2 * positions, D], x's table first
- *             v.blk.N.{ln1,ln2}.{weight,bias}, v.blk.N.{attn_q,attn_k,attn_v,attn_out}.{weight,bias}, v.blk.N.{ffn_up,ffn_down}.{weight,bias} (fc1, fc2)
- *             GEMMA4: no biases; also v.blk.N.{attn_post_norm,ffn_post_norm,attn_q_norm,attn_k_norm}.weight, v.blk.N.ffn_gate.weight; with clipping
+ *             v.blk.N.{ln1,ln2}.{weight,bias}, v.blk.N.{attn_q,attn_k,attn_v,attn_out}.{weight,bias},
+ *             v.blk.N.{ffn_up,ffn_down}.{weight,bias} (fc1, fc2)
+ *             GEMMA4: no biases; also v.blk.N.{attn_post_norm,ffn_post_norm,attn_q_norm,attn_k_norm}.weight, v.blk.N.ffn_gate.weight;
+ *             with clipping
  *             v.blk.N.NAME.{input_min,input_max,output_min,output_max} beside every v.blk.N.NAME.weight of a product (absent: no bound)
  *             v.post_ln.{weight,bias}; v.std_bias, v.std_scale
- *   projector mm.input_projection.weight: SIGLIP [D, hidden], that is x·W; Gemma 4 [hidden, D]. mm.soft_emb_norm.weight (SIGLIP; 1 is added by weights_get_vector)
+ *   projector mm.input_projection.weight: SIGLIP [D, hidden], that is x·W; Gemma 4 [hidden, D]. mm.soft_emb_norm.weight (SIGLIP; 1 is
+ *             added by weights_get_vector)
  *   BLOCKS    v.patch_norm.{1,2,3}.{weight,bias}, v.patch_embd.{weight,bias} [D, cols]; [G] columns, and entries of norm 1, [colour, y, x];
  *             v.position_embd.weight [2 * positions, D] with x and y in turn: row 2 * place is x's; [G] x's table first
  *   MLLAMA    v.class_embd, v.pre_ln, v.post_ln {weight,bias}, v.blk.N.*, v.global.blk.N.* (the same names), mm.0.{weight,bias},
  *             v.tile_position_embd.weight [ids, tiles * P * D], v.{pre,post}_tile_position_embd.weight [ids, tiles * D];
- *             gates, raw (tanh is taken by the code): v.position_embd.gate (of both tables), v.{pre,post}_tile_position_embd.gate, v.global.blk.N.{attn_gate,ffn_gate};
- *             [G] tanh is taken already, v.position_embd.gate is 1 - tanh and v.tile_position_embd.gate a tensor of its own
+ *             gates, raw (tanh is taken by the code): v.position_embd.gate (of both tables), v.{pre,post}_tile_position_embd.gate,
+ *             v.global.blk.N.{attn_gate,ffn_gate}; [G] tanh is taken already, v.position_embd.gate is 1 - tanh and
+ *             v.tile_position_embd.gate a tensor of its own
  *   sound     a.conv1d.{0,1}.weight [out, in * 9], a.conv1d.{0,1}.norm.weight, a.input_projection.weight, a.pre_encode.out.{weight,bias},
- *             a.blk.N.{ffn_norm,ffn_post_norm,ffn_norm_1,ffn_post_norm_1,attn_pre_norm,attn_post_norm,norm_conv,conv_norm,ln2}.weight (ln2: norm_out),
- *             a.blk.N.{ffn_up,ffn_down,ffn_up_1,ffn_down_1,attn_q,attn_k,attn_v,attn_out,conv_pw1,conv_pw2}.weight with bounds as above, a.blk.N.attn_k_rel.weight,
- *             a.blk.N.conv_dw.weight [hidden, taps], a.blk.N.per_dim_scale.weight ([G] softplus is taken already), mm.a.input_projection.weight [hidden, out_dim]
- * Text of mllama: as Llama's in GGUF; cross layers blk.N.{attn_norm,ffn_norm,ffn_gate,ffn_up,ffn_down}.weight, blk.N.cross_attn_{q,k,v,o}_proj.weight,
- * blk.N.cross_attn_{q,k}_norm.weight, and the raw scalars blk.N.cross_attn_attn_gate, blk.N.cross_attn_mlp_gate.
+ *             a.blk.N.{ffn_norm,ffn_post_norm,ffn_norm_1,ffn_post_norm_1,attn_pre_norm,attn_post_norm,norm_conv,conv_norm,ln2}.weight (ln2:
+ *             norm_out), a.blk.N.{ffn_up,ffn_down,ffn_up_1,ffn_down_1,attn_q,attn_k,attn_v,attn_out,conv_pw1,conv_pw2}.weight with bounds
+ *             as above, a.blk.N.attn_k_rel.weight, a.blk.N.conv_dw.weight [hidden, taps], a.blk.N.per_dim_scale.weight ([G] softplus is
+ *             taken already), mm.a.input_projection.weight [hidden, out_dim]
+ * Text of mllama: as Llama's in GGUF; cross layers blk.N.{attn_norm,ffn_norm,ffn_gate,ffn_up,ffn_down}.weight,
+ * blk.N.cross_attn_{q,k,v,o}_proj.weight, blk.N.cross_attn_{q,k}_norm.weight, and the raw scalars blk.N.cross_attn_attn_gate,
+ * blk.N.cross_attn_mlp_gate.
  */
 #ifndef CYGNET_ENCODER_H
 #define CYGNET_ENCODER_H
@@ -55,8 +63,7 @@ struct encoder_size { /* what an encoder takes, known before anything is loaded 
 struct encoder_ops {
   const char *name;
   struct encoder_size (*size)(const struct model_config *c, int rows_max);
-  struct encoder *(*new_encoder)(void); /* its own struct, zeroed */
-  void (*delete_encoder)(struct encoder *x);
+  size_t struct_bytes; /* of its own struct, which begins with struct encoder; zeroed before load */
   int (*load)(struct encoder *x, struct weights *w, struct err *e); /* x->m, kind and rows_max are set; takes scratch and x->out */
   void (*unload)(struct encoder *x);                                /* also after a load that failed */
   int (*begin)(struct encoder *x);                                  /* x->items are set; returns the number of units, >= 1 */
@@ -77,12 +84,14 @@ struct encoder { /* an encoder's own struct begins with it */
 
 /* NULL when the model has no encoder of that kind. */
 const struct encoder_ops *encoder_ops_for(const struct model_config *c, enum media_kind kind);
-/* w is borrowed, the model's own or an mmproj's, and must outlive the encoder: rows of tables are read from the mapped file. Returns owned. */
+/* w is borrowed, the model's own or an mmproj's, and must outlive the encoder: rows of tables are read from the mapped file. Returns
+ * owned. */
 struct encoder *encoder_open(struct model *m, enum media_kind kind, struct weights *w, struct err *e);
 void encoder_close(struct encoder *x); /* NULL is fine */
 
-/* For planning, before anything is loaded; 0 where there is no encoder. rows_max of a job; bytes of scratch and outputs (weights are counted with the
- * others, from the file); and what the device's configuration must hold for all encoders of a model, struct encoder_size. */
+/* For planning, before anything is loaded; 0 where there is no encoder. rows_max of a job; bytes of scratch and outputs (weights are
+ * counted with the others, from the file); and what the device's configuration must hold for all encoders of a model, struct
+ * encoder_size. */
 int encoder_rows_max(const struct model_config *c, enum media_kind kind);
 size_t encoder_scratch_bytes(const struct model_config *c, enum media_kind kind);
 int encoder_block_max(const struct model_config *c); /* rows */
@@ -109,7 +118,8 @@ size_t encoder_tensors_bytes(const struct bind_scratch *t, size_t n);
 /* t's rows stand from row `first` of the job on. */
 void encoder_tap(const struct encoder *x, const char *name, int layer, int first, const struct tensor *t);
 
-/* The same as bind_layer_vectors and bind_layer_matrices for names like PREFIX.LAYER.NAME, "v.blk" and "ln1.weight"; layer -1: NAME alone. */
+/* The same as bind_layer_vectors and bind_layer_matrices for names like PREFIX.LAYER.NAME, "v.blk" and "ln1.weight"; layer -1: NAME
+ * alone. */
 int encoder_vectors(struct encoder *x, struct weights *w, struct arena *arena, const char *prefix, int layer, const struct bind_vector *v,
                     size_t n, struct err *e);
 int encoder_matrices(struct encoder *x, struct weights *w, const char *prefix, int layer, const struct bind_matrix *v, size_t n,
@@ -142,8 +152,13 @@ void encoder_rows_init(struct encoder_rows *r, int rows_max);
 void encoder_rows_set(struct encoder_rows *r, const struct encoder *x);
 void encoder_rows_free(struct encoder_rows *r);
 static inline size_t encoder_rows_bytes(int rows_max) { return 4 * (size_t)rows_max * sizeof(int32_t); }
-/* Input rows [first, first + y->rows) of the job, as media_patches gives them; with room (for one row) their colours, which come in turns, are put one
- * after the other: [y, x, colour] becomes [colour, y, x]. */
+/* Attention of all rows of a job to themselves, the result in q's place, in units as large as one block of rows with all heads. They take two heads each, of
+ * more rows instead: keys and values of a head are packed once, not for every block. */
+int encoder_attend_units(const struct encoder *x, const struct encoder_rows *r, int n_heads);
+void encoder_attend(const struct encoder *x, const struct encoder_rows *r, int unit, const struct tensor *q, const struct tensor *k,
+                    const struct tensor *v, int n_heads, float scale);
+/* Input rows [first, first + y->rows) of the job, as media_patches gives them; with room (for one row) their colours, which come in turns,
+ * are put one after the other: [y, x, colour] becomes [colour, y, x]. */
 void encoder_inputs(const struct encoder *x, const struct encoder_rows *r, int first, float *room, struct tensor *y);
 
 extern const struct encoder_ops encoder_siglip_ops, encoder_gemma4_vision_ops, encoder_gemma4_blocks_ops, encoder_mllama_ops,

@@ -1,6 +1,6 @@
 /* gemma3.c — Gemma 3 text, 270M to 27B. docs/models/gemma3.md has tensors, numerics and quirks.
  *
- *   h = E[token] · sqrt(hidden)                                          unrounded float32, see DISAGREE below; soft rows as their encoder made them
+ *   h = E[token] · sqrt(hidden)                                          unrounded float32 (DISAGREE, below); soft rows as they are
  *   each layer:
  *     x = norm(h, attn_norm)
  *     q, k, v = Wq x, Wk x, Wv x;   q = rope(norm(q, q_norm));  k = rope(norm(k, k_norm))        per head

@@ -1,6 +1,6 @@
 /* gemma4.c — Gemma 4 text: E2B, E4B, 12B, 26B-A4B, 31B. docs/models/gemma4.md has tensors, numerics and quirks.
  *
- *   h = E[token] · sqrt(hidden)                                          unrounded float32, see DISAGREE below; soft rows as their encoder made them
+ *   h = E[token] · sqrt(hidden)                                          unrounded float32 (DISAGREE, below); soft rows as they are
  *   u = (norm(M h / sqrt(hidden), proj_norm) + T[token] · sqrt(P)) / √2  E2B, E4B: P numbers for each layer; norm over each P apart
  *   each layer:
  *     x = norm(h, attn_norm)

@@ -10,7 +10,7 @@
 #include "models/media_impl.h"
 
 /* What released processors take, and an own number of the file's beside. */
-static const int budgets[] = {70, 140, 280, 560, 1120};
+static const int budgets[] = {70, 140, 280, 560, 1120, 0};
 enum { BUDGET_MAX = 1120, FRAME_BUDGET = 70, SECONDS_MAX = 30 };
 
 /* ---- pictures ------------------------------------------------------------------------------------------------------------- */
@@ -18,16 +18,21 @@ enum { BUDGET_MAX = 1120, FRAME_BUDGET = 70, SECONDS_MAX = 30 };
 static bool is_gemma4(const struct vision_config *v) { return v->kind == VISION_GEMMA4 || v->kind == VISION_GEMMA4_BLOCKS; }
 static int square(int x) { return x * x; }
 
+const int *media_budgets(const struct model_config *c) {
+  static const int none[] = {0};
+  return is_gemma4(&c->vision) ? budgets : none;
+}
+
 static int budget_of(const struct vision_config *v, const struct media_options *o, struct err *e) {
   if (o->soft_tokens == 0) return o->frame ? FRAME_BUDGET : v->soft_tokens;
-  for (size_t i = 0; i < ARRAY_LEN(budgets); i++)
-    if (o->soft_tokens == budgets[i]) return budgets[i];
+  for (const int *b = budgets; *b; b++)
+    if (o->soft_tokens == *b) return *b;
   if (o->soft_tokens == v->soft_tokens) return v->soft_tokens;
   return err_set(e, ERR_BAD_INPUT, "picture: expected a budget of 70, 140, 280, 560 or 1120 rows, found %d", o->soft_tokens);
 }
 
-/* Fill the budget: both sides are rounded down to whole groups of patches, a side that would vanish keeps one. The processors refuse a picture of
- * which both would vanish; their forerunner makes it one group, and so do we. */
+/* Fill the budget: both sides are rounded down to whole groups of patches, a side that would vanish keeps one. The processors refuse a
+ * picture of which both would vanish; their forerunner makes it one group, and so do we. */
 static int shape_gemma4(const struct vision_config *v, int width, int height, const struct media_options *o, struct media *m,
                         struct media_size *to, struct err *e) {
   int budget = budget_of(v, o, e), side = v->patch * v->pool;

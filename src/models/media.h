@@ -3,13 +3,13 @@
  *   struct image ──media_from_image──► struct media {digest, rows, pixels} ──media_patches──► float32 rows for the encoder
  *   struct audio ──media_from_audio──► struct media {digest, rows, frames}
  *
- * Made on any thread, immutable afterwards, counted. What is kept is 8-bit pixels behind the resize (or mel frames), so that the count of rows is exact
- * and two files with the same pixels are the same medium, whatever else the files hold.
+ * Made on any thread, immutable afterwards, counted. What is kept is 8-bit pixels behind the resize (or mel frames), so that the count of
+ * rows is exact and two files with the same pixels are the same medium, whatever else the files hold.
  *
  * Recipes, each to the bit that of the released processors (docs/media.md has formulas and sources):
  *   Gemma 3         image x image pixels whatever the shape, bilinear; soft_tokens rows. Crops (pan and scan) only when asked for
- *   Gemma 4         the largest size of whole 3x3 groups of patches within the budget of rows, bicubic; width/48 * height/48 rows (with 16-pixel patches)
- *   mllama          a canvas of tiles, bilinear, padded with black to the right and below; one token in the prompt, tiles * (patches + 1) bank rows
+ *   Gemma 4         the largest size of whole 3x3 groups of patches within the budget of rows, bicubic; a row for each group
+ *   mllama          a canvas of tiles, bilinear, black to the right and below; one token in the prompt, tiles * (patches + 1) bank rows
  *   Gemma 4 sound   log-mel frames, 10 ms apart; a row per four. 12B: raw frames of 640 samples, a row each
  * Resizing is Pillow's rule: antialiased, 8-bit in and out, horizontal pass first.
  */
@@ -42,7 +42,11 @@ struct media_options {
   bool frame;      /* a video's */
 };
 
-/* Returns owned (one reference). ERR_BAD_INPUT with a sentence: no encoder, a shape that the recipe refuses, a budget that the model does not know. */
+/* Budgets that a request may name, 0 behind the last; none where the model's pictures have one number of rows. */
+const int *media_budgets(const struct model_config *c);
+
+/* Returns owned (one reference). ERR_BAD_INPUT with a sentence: no encoder, a shape that the recipe refuses, a budget that the model does
+ * not know. */
 struct media *media_from_image(const struct model_config *c, const struct image *im, const struct media_options *o, struct err *e);
 /* a's samples from `first` on, n of them; longer than the model hears at once (media_seconds_max) is refused, never cut. */
 struct media *media_from_audio(const struct model_config *c, const struct audio *a, int64_t first, int64_t n, struct err *e);
@@ -55,7 +59,8 @@ struct media_crop {
 };
 int media_crops(int width, int height, int crop_min, int crops_max, double ratio_min, struct media_crop crops[4]);
 
-/* Columns of an encoder's input row, and n rows of it from `first` on into out [n, cols]: in the order that the weights of the checkpoint's format want.
+/* Columns of an encoder's input row, and n rows of it from `first` on into out [n, cols]: in the order that the weights of the checkpoint's
+ * format want.
  *   SIGLIP, MLLAMA   [colour, y, x] of a patch, normalised; MLLAMA: tiles one after the other, those that are not used are 0
  *   GEMMA4           [y, x, colour], 0 .. 1; BLOCKS the same of whole blocks
  *   sound            a frame */
@@ -64,7 +69,8 @@ void media_patches(const struct model_config *c, const struct media *m, int firs
 /* Place of a patch: column and row. Gemma 4. */
 void media_place(const struct model_config *c, const struct media *m, int patch, int *x, int *y);
 
-/* What the encoder gets of it, as tensors of a safetensors file (media_write.c has their names). Several only for SIGLIP: a picture and its crops. */
+/* What the encoder gets of it, as tensors of a safetensors file (media_write.c has their names). Several only for SIGLIP: a picture and its
+ * crops. */
 int media_write(const struct model_config *c, const struct media *const *media, int n, const char *path, struct err *e);
 
 /* Bounds for planning memory: of one picture (any shape, the greatest budget) or sound. 0 where the model has no encoder. */

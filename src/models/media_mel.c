@@ -1,7 +1,7 @@
 /* media_mel.c — Gemma 4's hearing: logarithms of 128 bands of the spectrum, 100 times a second.
  *
- *   frame i = samples [160 i - 160, 160 i + 160), those before the first one being 0; times a periodic Hann window; 512-point spectrum; magnitudes;
- *   triangles equally wide on the mel scale (HTK's), their height 1; ln(sum + 0.001)
+ *   frame i = samples [160 i - 160, 160 i + 160), those before the first one being 0; times a periodic Hann window; 512-point spectrum;
+ *   magnitudes; triangles equally wide on the mel scale (HTK's), their height 1; ln(sum + 0.001)
  *
  * All in float64 but for the window, which is rounded to float32 as the released processor's is.
  */

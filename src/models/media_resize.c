@@ -1,11 +1,11 @@
 /* media_resize.c — Pillow's resampling of 8-bit pictures, to the bit.
  *
- * Each axis by itself, width first, with 8-bit results between the two; an axis that keeps its length is not touched. Weights are found in float64,
- * normalised, and rounded to 22 binary places; sums are int32. They cannot overflow: the absolute weights of a pixel sum to less than 1.3 (bicubic), and
- * 255 * 1.3 * 2^22 < 2^31.
+ * Each axis by itself, width first, with 8-bit results between the two; an axis that keeps its length is not touched. Weights are found in
+ * float64, normalised, and rounded to 22 binary places; sums are int32. They cannot overflow: the absolute weights of a pixel sum to less
+ * than 1.3 (bicubic), and 255 * 1.3 * 2^22 < 2^31.
  *
- * Speed: vectors of four int32, which the compiler maps to what the machine has. While widths change a vector is one byte of four rows, while heights do it is
- * four bytes of one row.
+ * Speed: vectors of four int32, which the compiler maps to what the machine has. While widths change a vector is one byte of four rows,
+ * while heights do it is four bytes of one row.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* mllama.c — the text model of Llama 3.2 Vision: a Llama decoder some of whose layers are cross-attention. docs/models/mllama.md has tensors and quirks.
+/* mllama.c — the text model of Llama 3.2 Vision: a Llama decoder some of whose layers are cross-attention. docs/models/mllama.md has
+ * tensors and quirks.
  *
  *   h = E[token]                                                         vocab + 8 rows; row `vocab` stands for a picture
  *   each self-attention layer:
@@ -12,8 +13,8 @@
  *     h = h + tanh(ffn_gate) · Wd (silu(Wg x) ⊙ Wu x),  x = norm(h, ffn_norm)
  *   logits = H norm(h, output_norm)                                      vocab rows, untied: no answer has token `vocab` in it
  *
- * norm is x / rms(x) ⊙ w. A row that sees no picture goes through a cross layer unchanged to the bit (DISAGREE, below), so that a step in which nobody
- * sees one leaves those layers out. Keys and values of a bank are made once, by mllama_fill, and stay.
+ * norm is x / rms(x) ⊙ w. A row that sees no picture goes through a cross layer unchanged to the bit (DISAGREE, below), so that a step in
+ * which nobody sees one leaves those layers out. Keys and values of a bank are made once, by mllama_fill, and stay.
  * Only rows whose logits are wanted go through what follows the last layer's self-attention: no other row's result is ever read.
  */
 #include <math.h>
@@ -59,8 +60,8 @@ static void mllama_delete(struct model *m) { free(m); }
 
 /* ---- loading ---------------------------------------------------------------------------------------------------------- */
 
-/* q or k of a self-attention layer. A GGUF has the rows of each head in pairs that rotate together, (0, n/2), (1, n/2 + 1), ...; a checkpoint has all first
- * ones and then all second ones, as rope wants them. */
+/* q or k of a self-attention layer. A GGUF has the rows of each head in pairs that rotate together, (0, n/2), (1, n/2 + 1), ...; a
+ * checkpoint has all first ones and then all second ones, as rope wants them. */
 static int bind_heads(struct mllama *g, struct weights *w, int l, int which, const struct bind_matrix *x, int head_dim, struct err *e) {
   if (!weights_gguf(w)) return bind_layer_matrices(&g->base, w, l, x, 1, e);
   struct mllama_layer *y = &g->layers[l];
@@ -260,7 +261,8 @@ static void feed_forward(struct mllama *g, int l, const struct tensor *h, struct
   TAP(m, "ffn", l, out);
 }
 
-/* DISAGREE mllama 4.5: transformers lets rows that see no picture take the mean of the values of the whole bank; the release leaves them as they are. */
+/* DISAGREE mllama 4.5: transformers lets rows that see no picture take the mean of the values of the whole bank; the release leaves them as
+ * they are. */
 static void cross_layer(struct mllama *g, int l, const struct batch *b, struct tensor *h) {
   struct model *m = &g->base;
   const struct device_ops *d = m->dev->ops;

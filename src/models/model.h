@@ -47,7 +47,8 @@ struct model_ops {
   int (*load)(struct model *m, struct weights *w, struct err *e);
   void (*unload)(struct model *m);
   void (*forward)(struct model *m, const struct batch *b, struct tensor *logits);
-  /* Keys and values of all cross-attention layers from rows of a bank, [rows, hidden], rows <= ENCODER_ROWS; between steps. NULL: no such layers. */
+  /* Keys and values of all cross-attention layers from rows of a bank, [rows, hidden], rows <= ENCODER_ROWS; between steps. NULL: no such
+   * layers. */
   void (*fill)(struct model *m, const struct tensor *rows, const int64_t *slot);
 };
 
@@ -83,8 +84,8 @@ struct tensor model_forward(struct model *m, const struct batch *b);
  * Those of a drafter come behind them (drafter.h). */
 enum { MODEL_LAYERS_MAX = 2 * CONFIG_LAYERS_MAX };
 int model_attn_layers(const struct model_config *c, struct attn_layer *layers);
-/* Estimate of everything but keys, values, packed weights and encoders: scratch of rows_max rows, logits of out_max, the store of soft rows, and
- * products wide enough for the plan's encoders (whose own scratch is encoder_scratch_bytes). */
+/* Estimate of everything but keys, values, packed weights and encoders: scratch of rows_max rows, logits of out_max, the store of soft
+ * rows, and products wide enough for the plan's encoders (whose own scratch is encoder_scratch_bytes). */
 size_t model_scratch_bytes(const struct model_config *c, const struct model_plan *plan);
 
 #define TAP(m, name, layer, x)                                                                                                             \

@@ -6,9 +6,10 @@
  *     h = h + Wo softmax(q kᵀ / sqrt(d)) v + bo                              every patch sees the whole picture
  *     h = h + W2 gelu(W1 layernorm(h, ln2) + b1) + b2
  *   h = layernorm(h, post_ln)
- *   soft = W norm(mean of each pool x pool patches, soft_emb_norm)           norm as in Gemma 3's text: 1 already added; the file has W transposed
+ *   soft = W norm(mean of each pool x pool patches, soft_emb_norm)           norm as in Gemma 3's text, 1 already added
  *
- * Units: the embedding of a block of rows; per layer q, k and v of every block, then the rest of it; projections of blocks of soft rows.
+ * Units: the embedding of a block of rows; per layer q, k and v of every block, then attention, then the rest of every block;
+ * projections of blocks of soft rows.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -25,12 +26,12 @@ struct siglip_layer {
 };
 
 struct siglip_scratch {
-  struct tensor h;            /* [rows_max, D] */
-  struct tensor q, k, v;      /* [rows_max, heads * d] */
-  struct tensor in, x, y;     /* of a block: [rows, patch columns], [rows, D] twice */
-  struct tensor attn, hidden; /* [rows, heads * d], [rows, ffn] */
+  struct tensor h;        /* [rows_max, D] */
+  struct tensor q, k, v;  /* [rows_max, heads * d]; attention's result takes q's place */
+  struct tensor in, x, y; /* of a block: [rows, patch columns], [rows, D] twice */
+  struct tensor hidden;   /* [rows, ffn] */
 };
-enum { SIGLIP_SCRATCH = 10 };
+enum { SIGLIP_SCRATCH = 9 };
 
 struct siglip {
   struct encoder base; /* first */
@@ -48,9 +49,6 @@ struct siglip {
   int n_out;     /* soft rows of the job */
 };
 
-static struct encoder *siglip_new(void) { return xcalloc(1, sizeof(struct siglip)); }
-static void siglip_delete(struct encoder *x) { free(x); }
-
 /* ---- sizes -------------------------------------------------------------------------------------------------------------------- */
 
 static int side_of(const struct vision_config *v) { return v->image / v->patch; }
@@ -66,7 +64,6 @@ static void siglip_tensors(const struct model_config *c, int rows_max, struct si
                                                    {&t->in, block, media_cols(c, MEDIA_IMAGE)},
                                                    {&t->x, block, v->hidden},
                                                    {&t->y, block, v->hidden},
-                                                   {&t->attn, block, qd},
                                                    {&t->hidden, block, v->ffn},
                                                    {out, rows_max / (v->pool * v->pool), c->hidden}};
   memcpy(need, all, sizeof all);
@@ -94,35 +91,18 @@ static int siglip_arena(struct siglip *s, struct err *e) {
   return arena_init(&s->vectors, 4 * d + (size_t)v->n_layers * (6 * d + 3 * qd + ffn), "norm weights", e);
 }
 
-/* Old files have the two products of the dense part under each other's names. */
-static bool ffn_swapped(const struct vision_config *v, struct weights *w) {
-  struct weight_view view;
-  struct err e = {0};
-  return v->ffn != v->hidden && weights_has(w, "v.blk.0.ffn_up.weight") &&
-         weights_get(w, "v.blk.0.ffn_up.weight", v->ffn, v->hidden, &view, &e) != 0 &&
-         weights_get(w, "v.blk.0.ffn_down.weight", v->ffn, v->hidden, &view, &e) == 0;
-}
-
-static int siglip_layer_load(struct siglip *s, struct weights *w, int l, bool swapped, struct err *e) {
+static int siglip_layer_load(struct siglip *s, struct weights *w, int l, struct err *e) {
   const struct vision_config *v = &s->base.m->config.vision;
   struct siglip_layer *y = &s->layers[l];
   int d = v->hidden, qd = v->n_heads * v->head_dim;
-  const struct bind_vector vectors[] = {{"ln1.weight", &y->ln1, d},
-                                        {"ln1.bias", &y->ln1_bias, d},
-                                        {"ln2.weight", &y->ln2, d},
-                                        {"ln2.bias", &y->ln2_bias, d},
-                                        {"attn_q.bias", &y->q_bias, qd},
-                                        {"attn_k.bias", &y->k_bias, qd},
-                                        {"attn_v.bias", &y->v_bias, qd},
-                                        {"attn_out.bias", &y->o_bias, d},
-                                        {swapped ? "ffn_down.bias" : "ffn_up.bias", &y->up_bias, v->ffn},
-                                        {swapped ? "ffn_up.bias" : "ffn_down.bias", &y->down_bias, d}};
-  const struct bind_matrix matrices[] = {{"attn_q.weight", &y->q, qd, d},
-                                         {"attn_k.weight", &y->k, qd, d},
-                                         {"attn_v.weight", &y->v, qd, d},
-                                         {"attn_out.weight", &y->o, d, qd},
-                                         {swapped ? "ffn_down.weight" : "ffn_up.weight", &y->up, v->ffn, d},
-                                         {swapped ? "ffn_up.weight" : "ffn_down.weight", &y->down, d, v->ffn}};
+  const struct bind_vector vectors[] = {{"ln1.weight", &y->ln1, d},           {"ln1.bias", &y->ln1_bias, d},
+                                        {"ln2.weight", &y->ln2, d},           {"ln2.bias", &y->ln2_bias, d},
+                                        {"attn_q.bias", &y->q_bias, qd},      {"attn_k.bias", &y->k_bias, qd},
+                                        {"attn_v.bias", &y->v_bias, qd},      {"attn_out.bias", &y->o_bias, d},
+                                        {"ffn_up.bias", &y->up_bias, v->ffn}, {"ffn_down.bias", &y->down_bias, d}};
+  const struct bind_matrix matrices[] = {{"attn_q.weight", &y->q, qd, d},      {"attn_k.weight", &y->k, qd, d},
+                                         {"attn_v.weight", &y->v, qd, d},      {"attn_out.weight", &y->o, d, qd},
+                                         {"ffn_up.weight", &y->up, v->ffn, d}, {"ffn_down.weight", &y->down, d, v->ffn}};
   if (encoder_vectors(&s->base, w, &s->vectors, "v.blk", l, vectors, ARRAY_LEN(vectors), e)) return -1;
   return encoder_matrices(&s->base, w, "v.blk", l, matrices, ARRAY_LEN(matrices), e);
 }
@@ -175,9 +155,8 @@ static int siglip_load(struct encoder *x, struct weights *w, struct err *e) {
   if (encoder_vectors(x, w, &s->vectors, "", -1, vectors, ARRAY_LEN(vectors), e)) return -1;
   if (bind_matrix(x->m, w, &(struct bind_matrix){"v.patch_embd.weight", &s->patch, v->hidden, cols}, e)) return -1;
   if (encoder_table(x, w, "v.position_embd.weight", side * side, v->hidden, &s->positions, e)) return -1;
-  bool swapped = ffn_swapped(v, w);
   for (int l = 0; l < v->n_layers; l++)
-    if (siglip_layer_load(s, w, l, swapped, e)) return -1;
+    if (siglip_layer_load(s, w, l, e)) return -1;
   return load_projector(s, w, e);
 }
 
@@ -225,7 +204,8 @@ static int siglip_begin(struct encoder *x) {
   x->out.rows = s->n_out;
   x->products = s->rows.n * (d * s->patch.cols + v->n_layers * (4 * d * qd + 2 * d * v->ffn + 2 * side * side * qd)) +
                 s->n_out * d * c->hidden;
-  return (1 + 2 * v->n_layers) * div_up(s->rows.n, x->block) + div_up(s->n_out, x->block);
+  int blocks = div_up(s->rows.n, x->block), of_layer = 2 * blocks + encoder_attend_units(x, &s->rows, v->n_heads);
+  return blocks + v->n_layers * of_layer + div_up(s->n_out, x->block);
 }
 
 static void siglip_embed(struct siglip *s, int first, int n) {
@@ -260,11 +240,8 @@ static void siglip_rest(struct siglip *s, int l, int first, int n) {
   const struct device_ops *d = x->m->dev->ops;
   struct device *dev = x->m->dev;
   const struct siglip_layer *y = &s->layers[l];
-  struct tensor h = encoder_part(s->t.h, first, n), q = encoder_part(s->t.q, first, n);
-  struct tensor k = tensor_rows(s->t.k, s->rows.n), v = tensor_rows(s->t.v, s->rows.n);
-  struct tensor attn = tensor_rows(s->t.attn, n), in = tensor_rows(s->t.x, n), out = tensor_rows(s->t.y, n);
-  struct tensor hidden = tensor_rows(s->t.hidden, n);
-  d->attend(dev, &attn, &q, &k, &v, c->n_heads, 1 / sqrtf((float)c->head_dim), s->rows.lo + first, s->rows.hi + first);
+  struct tensor h = encoder_part(s->t.h, first, n), attn = encoder_part(s->t.q, first, n);
+  struct tensor in = tensor_rows(s->t.x, n), out = tensor_rows(s->t.y, n), hidden = tensor_rows(s->t.hidden, n);
   d->linear(dev, 1, (const struct weight *[]){&y->o}, (struct tensor *[]){&out}, &attn);
   d->bias_act(dev, &out, y->o_bias, ACT_NONE);
   d->add(dev, &h, &out);
@@ -297,19 +274,26 @@ static void siglip_project(struct siglip *s, int first, int n) {
 
 static void siglip_unit(struct encoder *x, int i) {
   struct siglip *s = (struct siglip *)x;
-  int blocks = div_up(s->rows.n, x->block), phase = i / blocks, first = i % blocks * x->block, n = MIN(x->block, s->rows.n - first);
-  if (phase == 0) siglip_embed(s, first, n);
-  else if (phase > 2 * x->m->config.vision.n_layers) {
-    first = (i - (1 + 2 * x->m->config.vision.n_layers) * blocks) * x->block;
-    siglip_project(s, first, MIN(x->block, s->n_out - first));
-  } else if (phase % 2) siglip_qkv(s, (phase - 1) / 2, first, n);
-  else siglip_rest(s, (phase - 1) / 2, first, n);
+  const struct vision_config *v = &x->m->config.vision;
+  int blocks = div_up(s->rows.n, x->block), attention = encoder_attend_units(x, &s->rows, v->n_heads), of_layer = 2 * blocks + attention;
+  if (i < blocks) {
+    siglip_embed(s, i * x->block, MIN(x->block, s->rows.n - i * x->block));
+    return;
+  }
+  int l = (i - blocks) / of_layer, part = (i - blocks) % of_layer, first = part * x->block;
+  if (l == v->n_layers) siglip_project(s, first, MIN(x->block, s->n_out - first));
+  else if (part < blocks) siglip_qkv(s, l, first, MIN(x->block, s->rows.n - first));
+  else if (part < blocks + attention)
+    encoder_attend(x, &s->rows, part - blocks, &s->t.q, &s->t.k, &s->t.v, v->n_heads, 1 / sqrtf((float)v->head_dim));
+  else {
+    first -= (blocks + attention) * x->block;
+    siglip_rest(s, l, first, MIN(x->block, s->rows.n - first));
+  }
 }
 
 const struct encoder_ops encoder_siglip_ops = {.name = "siglip",
                                                .size = siglip_size,
-                                               .new_encoder = siglip_new,
-                                               .delete_encoder = siglip_delete,
+                                               .struct_bytes = sizeof(struct siglip),
                                                .load = siglip_load,
                                                .unload = siglip_unload,
                                                .begin = siglip_begin,

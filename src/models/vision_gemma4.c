@@ -1,4 +1,5 @@
-/* vision_gemma4.c — Gemma 4's pictures: a ViT over as many patches as the picture has. docs/models/gemma4.md. (12B has none: vision_gemma4_blocks.c)
+/* vision_gemma4.c — Gemma 4's pictures: a ViT over as many patches as the picture has. docs/models/gemma4.md. (12B has none:
+ * vision_gemma4_blocks.c)
  *
  *   h = Wp (2 patch - 1) + X[x] + Y[y]                                       patch 0 .. 1; (x, y) its place
  *   each layer:
@@ -12,7 +13,8 @@
  *   soft = W norm(p)
  *
  * norm is x / rms(x) ⊙ w, w as stored; without w: 1. E2B, E4B: products of the layers have bounds (struct encoder_linear).
- * Units: the embedding of a block of rows; per layer q, k and v of every block, then the rest of it; projections of blocks of soft rows.
+ * Units: the embedding of a block of rows; per layer q, k and v of every block, then attention, then the rest of every block;
+ * projections of blocks of soft rows.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -30,13 +32,12 @@ struct vision_layer {
 
 struct vision_scratch {
   struct tensor h;        /* [rows_max, D] */
-  struct tensor q, k, v;  /* [rows_max, heads * d] */
+  struct tensor q, k, v;  /* [rows_max, heads * d]; attention's result takes q's place */
   struct tensor in, x, y; /* of a block: [rows, patch columns], [rows, D] twice */
-  struct tensor attn;     /* [rows, heads * d] */
   struct tensor gate, up; /* [rows, ffn] */
   struct tensor clamped;  /* [rows, the widest input of a product] */
 };
-enum { VISION_SCRATCH = 12 };
+enum { VISION_SCRATCH = 11 };
 
 struct vision {
   struct encoder base; /* first */
@@ -56,9 +57,6 @@ struct vision {
   int n_out;              /* soft rows of the job */
 };
 
-static struct encoder *vision_new(void) { return xcalloc(1, sizeof(struct vision)); }
-static void vision_delete(struct encoder *x) { free(x); }
-
 /* ---- sizes -------------------------------------------------------------------------------------------------------------------- */
 
 static int widest_input(const struct vision_config *v) { return MAX(MAX(v->hidden, v->ffn), v->n_heads * v->head_dim); }
@@ -74,7 +72,6 @@ static void vision_tensors(const struct model_config *c, int rows_max, struct vi
                                                    {&t->in, block, media_cols(c, MEDIA_IMAGE)},
                                                    {&t->x, block, v->hidden},
                                                    {&t->y, block, v->hidden},
-                                                   {&t->attn, block, qd},
                                                    {&t->gate, block, v->ffn},
                                                    {&t->up, block, v->ffn},
                                                    {&t->clamped, v->clipped ? block : 0, widest_input(v)},
@@ -213,7 +210,8 @@ static int vision_begin(struct encoder *x) {
   for (int i = 0; i < x->n_items; i++) seen += (int64_t)x->items[i]->n_patches * x->items[i]->n_patches;
   x->products = s->rows.n * (d * s->patch.cols + v->n_layers * (4 * d * qd + 3 * d * v->ffn)) + v->n_layers * 2 * seen * qd +
                 s->n_out * d * c->hidden;
-  return (1 + 2 * v->n_layers) * div_up(s->rows.n, x->block) + div_up(s->n_out, x->block);
+  int blocks = div_up(s->rows.n, x->block), of_layer = 2 * blocks + encoder_attend_units(x, &s->rows, v->n_heads);
+  return blocks + v->n_layers * of_layer + div_up(s->n_out, x->block);
 }
 
 static void vision_embed(struct vision *s, int first, int n) {
@@ -257,11 +255,9 @@ static void vision_rest(struct vision *s, int l, int first, int n) {
   const struct device_ops *d = x->m->dev->ops;
   struct device *dev = x->m->dev;
   const struct vision_layer *y = &s->layers[l];
-  struct tensor h = encoder_part(s->t.h, first, n), q = encoder_part(s->t.q, first, n);
-  struct tensor k = tensor_rows(s->t.k, s->rows.n), v = tensor_rows(s->t.v, s->rows.n);
-  struct tensor attn = tensor_rows(s->t.attn, n), a = tensor_rows(s->t.x, n), out = tensor_rows(s->t.y, n);
+  struct tensor h = encoder_part(s->t.h, first, n), attn = encoder_part(s->t.q, first, n);
+  struct tensor a = tensor_rows(s->t.x, n), out = tensor_rows(s->t.y, n);
   struct tensor gate = tensor_rows(s->t.gate, n), up = tensor_rows(s->t.up, n), *z = &s->t.clamped;
-  d->attend(dev, &attn, &q, &k, &v, c->n_heads, 1, s->rows.lo + first, s->rows.hi + first);
   encoder_linear(x, 1, (const struct encoder_linear *[]){&y->o}, (struct tensor *[]){&out}, &attn, z);
   d->add_rmsnorm(dev, &h, &out, y->attn_post_norm, c->norm_eps);
 
@@ -296,19 +292,25 @@ static void vision_project(struct vision *s, int first, int n) {
 
 static void vision_unit(struct encoder *x, int i) {
   struct vision *s = (struct vision *)x;
-  int blocks = div_up(s->rows.n, x->block), phase = i / blocks, first = i % blocks * x->block, n = MIN(x->block, s->rows.n - first);
-  if (phase == 0) vision_embed(s, first, n);
-  else if (phase > 2 * x->m->config.vision.n_layers) {
-    first = (i - (1 + 2 * x->m->config.vision.n_layers) * blocks) * x->block;
-    vision_project(s, first, MIN(x->block, s->n_out - first));
-  } else if (phase % 2) vision_qkv(s, (phase - 1) / 2, first, n);
-  else vision_rest(s, (phase - 1) / 2, first, n);
+  const struct vision_config *v = &x->m->config.vision;
+  int blocks = div_up(s->rows.n, x->block), attention = encoder_attend_units(x, &s->rows, v->n_heads), of_layer = 2 * blocks + attention;
+  if (i < blocks) {
+    vision_embed(s, i * x->block, MIN(x->block, s->rows.n - i * x->block));
+    return;
+  }
+  int l = (i - blocks) / of_layer, part = (i - blocks) % of_layer, first = part * x->block;
+  if (l == v->n_layers) vision_project(s, first, MIN(x->block, s->n_out - first));
+  else if (part < blocks) vision_qkv(s, l, first, MIN(x->block, s->rows.n - first));
+  else if (part < blocks + attention) encoder_attend(x, &s->rows, part - blocks, &s->t.q, &s->t.k, &s->t.v, v->n_heads, 1);
+  else {
+    first -= (blocks + attention) * x->block;
+    vision_rest(s, l, first, MIN(x->block, s->rows.n - first));
+  }
 }
 
 const struct encoder_ops encoder_gemma4_vision_ops = {.name = "gemma4 vision",
                                                       .size = vision_size,
-                                                      .new_encoder = vision_new,
-                                                      .delete_encoder = vision_delete,
+                                                      .struct_bytes = sizeof(struct vision),
                                                       .load = vision_load,
                                                       .unload = vision_unload,
                                                       .begin = vision_begin,

@@ -28,15 +28,12 @@ struct blocks {
   struct weight patch;           /* [D, columns] */
   struct weight positions;       /* [2 * n_positions, D], in the file */
   struct weight proj;            /* [hidden, D] */
-  float *
-      room; /* [columns] in a GGUF: columns are [colour, y, x], and x's positions come before y's. NULL: [y, x, colour], and they take turns */
+  /* [columns] in a GGUF: columns are [colour, y, x], and x's positions come before y's. NULL: [y, x, colour], and they take turns. */
+  float *room;
   struct blocks_scratch t;
   struct encoder_rows rows;
   int32_t *x_row, *y_row; /* [rows_max]: rows of positions */
 };
-
-static struct encoder *blocks_new(void) { return xcalloc(1, sizeof(struct blocks)); }
-static void blocks_delete(struct encoder *x) { free(x); }
 
 static void blocks_tensors(const struct model_config *c, int rows_max, struct blocks_scratch *t, struct tensor *out,
                            struct bind_scratch need[BLOCKS_SCRATCH]) {
@@ -139,8 +136,7 @@ static void blocks_unit(struct encoder *x, int i) {
 
 const struct encoder_ops encoder_gemma4_blocks_ops = {.name = "gemma4 blocks",
                                                       .size = blocks_size,
-                                                      .new_encoder = blocks_new,
-                                                      .delete_encoder = blocks_delete,
+                                                      .struct_bytes = sizeof(struct blocks),
                                                       .load = blocks_load,
                                                       .unload = blocks_unload,
                                                       .begin = blocks_begin,

@@ -1,7 +1,9 @@
-/* vision_mllama.c — Llama 3.2 Vision's encoder: a ViT of two stages over the tiles of a picture. docs/models/mllama.md has tensors and quirks.
+/* vision_mllama.c — Llama 3.2 Vision's encoder: a ViT of two stages over the tiles of a picture. docs/models/mllama.md has tensors and
+ * quirks.
  *
  *   N tiles of P = grid² + 1 rows (the class row first), padded with zero rows to Pp, the next multiple of 8:
- *     e = conv(pixels) + pre E_pre[ratio, tile];  e = [class; e];  e += pos_scale E_pos[row] + tile_scale E_tile[ratio, tile, row];  e = LN(e, pre_ln)
+ *     e = conv(pixels) + pre E_pre[ratio, tile];  e = [class; e]
+ *     e += pos_scale E_pos[row] + tile_scale E_tile[ratio, tile, row];  e = LN(e, pre_ln)
  *   each local layer, then each global one with its gates (1 in local layers):
  *     h += attn_gate Wo attention(LN(h, ln1));   h += ffn_gate (Wd gelu_erf(Wu LN(h, ln2) + bu) + bd)
  *   between the stages: h = LN(h, post_ln) + post E_post[ratio, tile]
@@ -9,15 +11,17 @@
  *
  * Recorded states are the inputs of the listed layers. Rows of tiles that are not used count: used ones see them.
  *
- * The mask. A row is *masked* if it is padding or of an unused tile; only pairs of two masked rows do not see each other. A picture's rows are therefore
- * kept with the real ones first (tile after tile), masked ones behind them (padding of the used tiles, then the unused tiles with theirs):
+ * The mask. A row is *masked* if it is padding or of an unused tile; only pairs of two masked rows do not see each other. A picture's rows
+ * are therefore kept with the real ones first (tile after tile), masked ones behind them (padding of the used tiles, then the unused tiles
+ * with theirs):
  *
  *     0 ......... n_real ........ n       real rows see [0, n), masked rows [0, n_real)
  *
  * Everything else is done row by row. File order, for taps, is tile * Pp + row in tile.
  *
- * In released models embeddings of unused tiles are 0: such tiles are alike, to the bit and in every layer. One of them is computed, and the keys and values of
- * the others are copies. The rows of a job are those that are computed; keys and values stand in rows of their own, all n of every picture.
+ * In released models embeddings of unused tiles are 0: such tiles are alike, to the bit and in every layer. One of them is computed, and
+ * the keys and values of the others are copies. The rows of a job are those that are computed; keys and values stand in rows of their own,
+ * all n of every picture.
  */
 #include <math.h>
 #include <stdio.h>
@@ -77,9 +81,6 @@ static int items_of(const struct vision_config *v, int rows_max) {
   return MIN(MAX(rows_max / patches, 1), ENCODER_ITEMS_MAX);
 }
 
-static struct encoder *mllama_new(void) { return xcalloc(1, sizeof(struct encoder_mllama)); }
-static void mllama_delete(struct encoder *x) { free(x); }
-
 /* Everything that a job needs room for, x's own tensors. */
 enum { SCRATCH = 12 + CONFIG_STATES_MAX };
 static int scratch_of(const struct model_config *c, int rows_max, struct encoder_mllama *x, struct bind_scratch need[SCRATCH]) {
@@ -117,15 +118,6 @@ static struct encoder_size mllama_size(const struct model_config *c, int rows_ma
 
 /* ---- loading ---------------------------------------------------------------------------------------------------------- */
 
-/* A file's ffn_up and ffn_down may have each other's names. */
-static bool ffn_names_swapped(struct weights *w, const struct vision_config *v) {
-  struct weight_view view;
-  struct err ignored = {0};
-  return v->ffn != v->hidden && weights_has(w, "v.blk.0.ffn_up.weight") &&
-         weights_get(w, "v.blk.0.ffn_up.weight", v->ffn, v->hidden, &view, &ignored) != 0 &&
-         weights_get(w, "v.blk.0.ffn_up.weight", v->hidden, v->ffn, &view, &ignored) == 0;
-}
-
 /* A gate as the factor that it stands for: safetensors have it before, GGUF behind tanh. */
 static int load_gate(struct weights *w, const char *name, float *out, struct err *e) {
   float gate;
@@ -134,24 +126,18 @@ static int load_gate(struct weights *w, const char *name, float *out, struct err
   return 0;
 }
 
-static int load_layer(struct encoder_mllama *x, struct weights *w, int l, bool swapped, struct err *e) {
+static int load_layer(struct encoder_mllama *x, struct weights *w, int l, struct err *e) {
   const struct vision_config *v = &x->base.m->config.vision;
   struct mllama_layer *y = &x->layers[l];
   bool global = l >= v->n_layers;
   int D = x->D, number = global ? l - v->n_layers : l;
   const char *stage = global ? "v.global.blk" : "v.blk";
-  const struct bind_vector vectors[] = {{"ln1.weight", &y->ln1, D},
-                                        {"ln1.bias", &y->ln1_bias, D},
-                                        {"ln2.weight", &y->ln2, D},
-                                        {"ln2.bias", &y->ln2_bias, D},
-                                        {swapped ? "ffn_down.bias" : "ffn_up.bias", &y->up_bias, v->ffn},
-                                        {swapped ? "ffn_up.bias" : "ffn_down.bias", &y->down_bias, D}};
-  const struct bind_matrix matrices[] = {{"attn_q.weight", &y->q, D, D},
-                                         {"attn_k.weight", &y->k, D, D},
-                                         {"attn_v.weight", &y->v, D, D},
-                                         {"attn_out.weight", &y->o, D, D},
-                                         {swapped ? "ffn_down.weight" : "ffn_up.weight", &y->up, v->ffn, D},
-                                         {swapped ? "ffn_up.weight" : "ffn_down.weight", &y->down, D, v->ffn}};
+  const struct bind_vector vectors[] = {{"ln1.weight", &y->ln1, D},           {"ln1.bias", &y->ln1_bias, D},
+                                        {"ln2.weight", &y->ln2, D},           {"ln2.bias", &y->ln2_bias, D},
+                                        {"ffn_up.bias", &y->up_bias, v->ffn}, {"ffn_down.bias", &y->down_bias, D}};
+  const struct bind_matrix matrices[] = {{"attn_q.weight", &y->q, D, D},       {"attn_k.weight", &y->k, D, D},
+                                         {"attn_v.weight", &y->v, D, D},       {"attn_out.weight", &y->o, D, D},
+                                         {"ffn_up.weight", &y->up, v->ffn, D}, {"ffn_down.weight", &y->down, D, v->ffn}};
   if (encoder_vectors(&x->base, w, &x->vectors, stage, number, vectors, ARRAY_LEN(vectors), e) ||
       encoder_matrices(&x->base, w, stage, number, matrices, ARRAY_LEN(matrices), e))
     return -1;
@@ -244,9 +230,8 @@ static int mllama_load(struct encoder *base, struct weights *w, struct err *e) {
       encoder_matrices(base, w, NULL, -1, matrices, ARRAY_LEN(matrices), e) ||
       weights_get_vector(w, "v.class_embd", D, tensor_row(&x->class_row, 0), e))
     return -1;
-  bool swapped = ffn_names_swapped(w, v);
   for (int l = 0; l < x->n_layers; l++)
-    if (load_layer(x, w, l, swapped, e)) return -1;
+    if (load_layer(x, w, l, e)) return -1;
   return 0;
 }
 
@@ -261,10 +246,8 @@ static void mllama_unload(struct encoder *base) {
   free(x->layers);
   dev->ops->weight_free(dev, &x->patch, 1);
   dev->ops->weight_free(dev, &x->projector, 1);
-  struct tensor *scratch[] = {&x->h,  &x->k,      &x->v,        &x->x,         &x->q,        &x->attn,
-                              &x->up, &x->pixels, &x->features, &x->class_row, &x->zero_row, &base->out};
-  for (size_t i = 0; i < ARRAY_LEN(scratch); i++) dev->ops->free(dev, scratch[i]);
-  for (int s = 0; s < CONFIG_STATES_MAX; s++) dev->ops->free(dev, &x->states[s]);
+  struct bind_scratch need[SCRATCH];
+  for (int i = 0, n = scratch_of(&base->m->config, base->rows_max, x, need); i < n; i++) dev->ops->free(dev, need[i].t);
   int32_t *arrays[] = {x->lo, x->hi, x->key, x->item, x->tile, x->row, x->ids, x->from};
   for (size_t i = 0; i < ARRAY_LEN(arrays); i++) free(arrays[i]);
   arena_free(&x->vectors);
@@ -272,8 +255,8 @@ static void mllama_unload(struct encoder *base) {
 
 /* ---- a job ------------------------------------------------------------------------------------------------------------ */
 
-/* Units: the embedding of every block; per layer keys and values of every block, then attention of every block, then the product behind it; the
- * projection of every block of output rows. */
+/* Units: the embedding of every block; per layer keys and values of every block, then attention of every block, then the product behind it;
+ * the projection of every block of output rows. */
 enum { PARTS = 3 }; /* of a layer */
 
 /* Rows of the table that belong to two tiles of a ratio are the same bytes. */
@@ -474,8 +457,7 @@ static void mllama_unit(struct encoder *base, int i) {
 const struct encoder_ops encoder_mllama_ops = {
     .name = "mllama",
     .size = mllama_size,
-    .new_encoder = mllama_new,
-    .delete_encoder = mllama_delete,
+    .struct_bytes = sizeof(struct encoder_mllama),
     .load = mllama_load,
     .unload = mllama_unload,
     .begin = mllama_begin,

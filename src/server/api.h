@@ -56,7 +56,8 @@ int openai_prepare_completion(const struct api *a, struct call *c, const json_t 
 
 /* One string or array of text or ids → prompts of the job. Shared by the dialects. */
 int api_prompts(const struct api *a, const json_t *prompt, const char *param, struct job *j, struct api_error *e);
-/* The same text as is continued, with pictures and sounds of the job, which are to have been loaded, at their markers or in front (cygnet_render, raw). */
+/* The same text as is continued, with pictures and sounds of the job, which are to have been loaded, at their markers or in front
+ * (cygnet_render, raw). */
 int api_media_prompt(const struct api *a, struct job *j, const char *text, size_t n, int first, int n_media, const char *param,
                      struct api_error *e);
 void api_add_ids(struct job *j, const int32_t *ids, size_t n); /* one prompt more; j->prompts has the room */
@@ -85,9 +86,9 @@ void api_end_stream(struct call *c);
 bool api_send_done(struct call *c);
 
 /* Pieces of answers. */
-void api_put_media_usage(struct buf *out,
-                         const struct call *c); /* `,"image_tokens":N,...` where the prompts have pictures or sounds; else nothing */
-void api_put_comma(struct buf *out);            /* unless out is empty: between the items of a list that is being collected */
+/* `,"image_tokens":N,...` where the prompts have pictures or sounds; else nothing. */
+void api_put_media_usage(struct buf *out, const struct call *c);
+void api_put_comma(struct buf *out); /* unless out is empty: between the items of a list that is being collected */
 void api_put_ids(struct buf *out, const int32_t *ids, size_t n);      /* [1,2] */
 void api_put_string(struct buf *out, const char *s, size_t n);        /* quoted; bytes that are not UTF-8 become U+FFFD */
 void api_put_token(const struct api *a, struct buf *out, int32_t id); /* its text, quoted */

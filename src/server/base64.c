@@ -79,14 +79,17 @@ int base64_percent_decode(struct str s, struct buf *out, struct err *e) {
   return 0;
 }
 
-bool base64_is_data_url(struct str s) { return s.n >= 5 && !strncasecmp(s.p, "data:", 5); }
+bool base64_is_data_url(struct str s) { return str_starts_nocase(s, "data:"); }
 
 int base64_data_url(struct str s, struct buf *out, struct err *e) {
-  static const char mark[] = ";base64";
+  static const char mark[] = "base64";
   const char *comma = memchr(s.p, ',', s.n);
   if (!comma) return err_set(e, ERR_BAD_INPUT, "expected a comma between the type and the data of a data: address");
   struct str head = str_of(s.p, (size_t)(comma - s.p)), data = str_of(comma + 1, s.n - head.n - 1);
   while (head.n && is_space(head.p[head.n - 1])) head.n--;
   bool base64 = head.n >= sizeof mark - 1 && !strncasecmp(head.p + head.n - (sizeof mark - 1), mark, sizeof mark - 1);
+  if (base64) head.n -= sizeof mark - 1; /* "; base64" is also said so */
+  while (base64 && head.n && head.p[head.n - 1] == ' ') head.n--;
+  base64 = base64 && head.n && head.p[head.n - 1] == ';';
   return base64 ? base64_decode(data, out, e) : base64_percent_decode(data, out, e);
 }

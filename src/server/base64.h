@@ -1,6 +1,7 @@
 /* base64.h — bytes that came as text: base64 as strangers write it, and data: addresses.
  *
- * Taken: either alphabet (+/ and -_), with padding or without, white space anywhere, percent-encoded characters. Anything else is an error that says where.
+ * Taken: either alphabet (+/ and -_), with padding or without, white space anywhere, percent-encoded characters. Anything else is an error
+ * that says where.
  */
 #ifndef CYGNET_BASE64_H
 #define CYGNET_BASE64_H

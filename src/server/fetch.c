@@ -46,7 +46,8 @@ static bool is_public4(uint32_t a) {
 
 static uint32_t at4(const unsigned char *p) { return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3]; }
 
-/* Global unicast is 2000::/3; what is special inside it, and what carries an IPv4 address, is left out: nobody needs it to serve a picture. */
+/* Global unicast is 2000::/3; what is special inside it, and what carries an IPv4 address, is left out: nobody needs it to serve a
+ * picture. */
 static bool is_public6(const unsigned char a[16]) {
   static const unsigned char mapped[12] = {[10] = 0xff, [11] = 0xff};
   if (!memcmp(a, mapped, sizeof mapped)) return is_public4(at4(a + 12));
@@ -125,11 +126,13 @@ struct transfer {
   struct buf *out;
   int64_t deadline_ns;
   bool exempt;            /* its host is allowed */
+  bool looked_up;         /* its name has been */
   bool closed, too_large; /* why it ended */
 };
 
 static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *a) {
   struct transfer *t = ctx;
+  t->looked_up = true;
   if (purpose != CURLSOCKTYPE_IPCXN || (!t->exempt && !fetch_is_public(&a->addr))) {
     t->closed = true;
     return CURL_SOCKET_BAD;
@@ -147,11 +150,13 @@ static size_t take(char *p, size_t size, size_t n, void *ctx) {
   return bytes;
 }
 
+/* A lookup cannot be ended: libcurl leaves it to a thread of its own that lives as long as the resolver takes (QUICK_EXIT). So the caller
+ * is not asked until it is over or the time is: who comes and goes quickly would otherwise leave any number of such threads behind. */
 static int progress(void *ctx, curl_off_t total, curl_off_t now, curl_off_t up_total, curl_off_t up) {
   struct transfer *t = ctx;
   (void)now, (void)up_total, (void)up;
   if (total > 0 && (uint64_t)total > t->o->max_bytes) t->too_large = true;
-  return t->too_large || (t->o->stop && t->o->stop(t->o->ctx));
+  return t->too_large || (t->looked_up && t->o->stop && t->o->stop(t->o->ctx));
 }
 
 static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
@@ -185,6 +190,7 @@ static void set_options(CURL *c, struct transfer *t, const char *url, struct cur
   curl_easy_setopt(c, CURLOPT_FORBID_REUSE, 1L);
   curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, MAX(left_ms, 1L));
   curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, MAX(left_ms, 1L));
+  curl_easy_setopt(c, CURLOPT_QUICK_EXIT, 1L); /* or a slow resolver would hold it longer than that */
   curl_easy_setopt(c, CURLOPT_OPENSOCKETFUNCTION, open_socket);
   curl_easy_setopt(c, CURLOPT_OPENSOCKETDATA, t);
   curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, take);
@@ -238,6 +244,7 @@ static int transfer_once(struct transfer *t, const char *url, struct curl_slist 
   char *location = NULL;
   int rc = -1;
   if (!c) return err_set(e, ERR_NO_MEMORY, "no memory for a transfer");
+  t->looked_up = false;
   set_options(c, t, url, resolve);
   buf_clear(t->out);
   CURLcode code = curl_easy_perform(c);

@@ -2,12 +2,12 @@
  *
  * Whoever writes the address must not reach what only this machine reaches. So
  *   1. The address of every connection is looked at where it is made, by the function that opens the socket: what was looked up is what is
- *      connected to, and a name that means something else a moment later changes nothing. Loopback, private, link-local, shared (CGNAT), multicast,
- *      reserved and documentation ranges are refused, also inside IPv6 (mapped, compatible, 6to4, Teredo, NAT64).
+ *      connected to, and a name that means something else a moment later changes nothing. Loopback, private, link-local, shared (CGNAT),
+ *      multicast, reserved and documentation ranges are refused, also inside IPv6 (mapped, compatible, 6to4, Teredo, NAT64).
  *   2. Ports 80 and 443 alone.
  *   3. Redirects are followed here, three at most, each as carefully as the first address.
  *   4. No proxies, no user names, no passwords, no cookies, no .netrc, no decompression. Certificates are checked.
- *   5. Bytes and time are bounded over all of it; the caller can end it at any moment.
+ *   5. Bytes and time are bounded over all of it, looking names up included; the caller can end it at any moment but that.
  * Hosts that the operator names ("allow") are exempt from 1 and 2.
  */
 #ifndef CYGNET_FETCH_H

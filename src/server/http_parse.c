@@ -19,20 +19,13 @@ static bool is_token(struct str s) {
     if (!is_token_byte((unsigned char)s.p[i])) return false;
   return s.n > 0;
 }
-static bool is_nocase(struct str s, const char *word) { return s.n == strlen(word) && strncasecmp(s.p, word, s.n) == 0; }
-
-static struct str trimmed(struct str s) {
-  while (s.n && (s.p[0] == ' ' || s.p[0] == '\t')) s.p++, s.n--;
-  while (s.n && (s.p[s.n - 1] == ' ' || s.p[s.n - 1] == '\t')) s.n--;
-  return s;
-}
 
 /* Does a comma-separated list hold this word? */
 static bool list_has(struct str list, const char *word) {
   while (list.n) {
     const char *comma = memchr(list.p, ',', list.n);
     size_t n = comma ? (size_t)(comma - list.p) : list.n;
-    if (is_nocase(trimmed(str_of(list.p, n)), word)) return true;
+    if (str_is_nocase(str_trim_blanks(str_of(list.p, n)), word)) return true;
     n += comma != NULL;
     list = str_of(list.p + n, list.n - n);
   }
@@ -96,7 +89,7 @@ static int parse_header(struct str line, struct http_head *h, struct http_fault 
   struct http_header header = {str_of(line.p, (size_t)(colon - line.p)), {NULL, 0}};
   if (!is_token(header.name)) return fault_set(fault, 400, "a header name is not a token");
   if (h->n_headers == HTTP_HEADERS_MAX) return fault_set(fault, 431, "too many header lines");
-  header.value = trimmed(str_of(colon + 1, line.n - header.name.n - 1));
+  header.value = str_trim_blanks(str_of(colon + 1, line.n - header.name.n - 1));
   h->headers[h->n_headers++] = header;
   return 0;
 }
@@ -105,7 +98,7 @@ struct str http_head_find(const struct http_head *h, const char *name, int *coun
   struct str found = {NULL, 0};
   int n = 0;
   for (int i = 0; i < h->n_headers; i++)
-    if (is_nocase(h->headers[i].name, name) && n++ == 0) found = h->headers[i].value;
+    if (str_is_nocase(h->headers[i].name, name) && n++ == 0) found = h->headers[i].value;
   if (count) *count = n;
   return found;
 }
@@ -121,18 +114,18 @@ static int parse_framing(struct http_head *h, struct http_fault *fault) {
   if (n_length && n_coding) return fault_set(fault, 400, "Content-Length and Transfer-Encoding must not stand together");
   if (n_length > 1) return fault_set(fault, 400, "more than one Content-Length");
   if (n_coding && h->minor == 0) return fault_set(fault, 400, "HTTP/1.0 has no Transfer-Encoding");
-  if (n_coding > 1 || (n_coding && !is_nocase(coding, "chunked")))
+  if (n_coding > 1 || (n_coding && !str_is_nocase(coding, "chunked")))
     return fault_set(fault, 501, "the only Transfer-Encoding understood is chunked");
   h->chunked = n_coding == 1;
   h->content_length = -1;
   if (n_length && (length.n > 18 || !str_to_i64(length, 0, INT64_MAX, &h->content_length)))
     return fault_set(fault, 400, "Content-Length is not a number of bytes");
-  if (n_expect && (n_expect > 1 || !is_nocase(expect, "100-continue")))
+  if (n_expect && (n_expect > 1 || !str_is_nocase(expect, "100-continue")))
     return fault_set(fault, 417, "the only expectation understood is 100-continue");
   h->expect_continue = n_expect == 1 && h->minor == 1;
   h->keep_alive = h->minor == 1;
   for (int i = 0; i < h->n_headers; i++) {
-    if (!is_nocase(h->headers[i].name, "Connection")) continue;
+    if (!str_is_nocase(h->headers[i].name, "Connection")) continue;
     if (list_has(h->headers[i].value, "close")) {
       h->keep_alive = false;
       break;

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@
 
 enum { ITEMS = 16, TIMEOUT_MS = 10000, LOW_TOKENS = 70, HIGH_TOKENS = 1120 };
 static const size_t item_bytes = (size_t)32 << 20, total_bytes = (size_t)1 << 30;
+static const char all_taken[] = "pictures and sounds of other requests take all the room that there is; try again later";
 
 /* ---- the house -------------------------------------------------------------------------------------------------------------- */
 
@@ -237,7 +237,7 @@ static int read_file(const struct media_house *h, struct str url, struct buf *ou
   struct str rest = str_of(url.p + 7, url.n - 7);
   int rc = -1, fd = -1;
   if (h->folder < 0) return err_set(e, ERR_BAD_INPUT, "this server reads no files; its --media-path would name a folder to read from");
-  if (rest.n >= 9 && !strncasecmp(rest.p, "localhost", 9)) rest = str_of(rest.p + 9, rest.n - 9);
+  if (str_starts_nocase(rest, "localhost")) rest = str_of(rest.p + 9, rest.n - 9);
   buf_init(&path, 4096);
   size_t n = strlen(h->path);
   if (base64_percent_decode(rest, &path, e)) goto done;
@@ -266,8 +266,6 @@ done:
   return rc;
 }
 
-static bool starts(struct str s, const char *prefix) { return s.n >= strlen(prefix) && !strncasecmp(s.p, prefix, strlen(prefix)); }
-
 static bool is_cancelled(void *ctx) { return atomic_load(&((struct call *)ctx)->cancelled); }
 
 static int read_web(const struct api *a, struct call *c, struct str url, int *left_ms, struct buf *out, struct err *e) {
@@ -294,14 +292,15 @@ static int read_item(const struct api *a, struct call *c, const struct media_ite
                      struct err *e) {
   struct media_house *h = a->media;
   struct str s = item->where;
-  bool web = starts(s, "http://") || starts(s, "https://"), file = starts(s, "file://"), data = base64_is_data_url(s);
+  bool web = str_starts_nocase(s, "http://") || str_starts_nocase(s, "https://"), file = str_starts_nocase(s, "file://"),
+       data = base64_is_data_url(s);
   *charged = 0;
   if (!web && !file && !data && memchr(s.p, ':', MIN(s.n, (size_t)32)))
     return err_set(e, ERR_BAD_INPUT, "expected a data: address, base64, http or https");
   if (!web && !file && s.n / 4 * 3 > h->limits.item_bytes + 64)
     return err_set(e, ERR_TOO_LARGE, "expected at most %zu bytes", h->limits.item_bytes);
   size_t n = web || file ? h->limits.item_bytes : MIN(h->limits.item_bytes, s.n);
-  if (hold(h, n)) return err_set(e, ERR_BUSY, "pictures and sounds of other requests take all the room that there is; try again later");
+  if (hold(h, n)) return err_set(e, ERR_BUSY, "%s", all_taken);
   *charged = n;
   out->max_bytes = h->limits.item_bytes;
   if (web) return read_web(a, c, s, left_ms, out, e);
@@ -322,24 +321,44 @@ static int fail_item(struct api_error *e, int status, const struct media_item *i
   return -1;
 }
 
-int media_load_bytes(const struct api *a, struct call *c, const struct media_item *item, const char *bytes, size_t n, const char *param,
-                     struct api_error *e) {
-  struct job *j = &c->job;
-  struct cygnet_error why = {0};
-  const struct cygnet_media_options o = {.max_tokens = item->max_tokens, .start_seconds = item->start_seconds, .seconds = item->seconds};
-  if (!n)
-    return fail_item(e, 400, item, param,
-                     item->kind == CYGNET_AUDIO ? "expected a sound, found nothing" : "expected a picture, found nothing");
-  struct cygnet_media *m = a->port.media_new(a->port.self, item->kind, bytes, n, &o, &why);
-  if (!m) return fail_item(e, why.status >= 400 ? why.status : 400, item, param, why.message);
+/* m is the job's from here on, also when there is no room for it. */
+static int add_to_job(const struct api *a, struct job *j, const struct media_item *item, struct cygnet_media *m, const char *param,
+                      struct api_error *e) {
   size_t held = a->port.media_memory(m);
   if (hold(a->media, held)) {
     a->port.media_free(m);
-    return fail_item(e, 503, item, param, "pictures and sounds of other requests take all the room that there is; try again later");
+    return fail_item(e, 503, item, param, all_taken);
   }
   j->media = xrealloc(j->media, (size_t)(j->n_media + 1) * sizeof *j->media);
   j->media[j->n_media++] = (struct job_media){.kind = item->kind, .media = m, .charged = held};
   return 0;
+}
+
+static int load_bytes(const struct api *a, struct call *c, const struct media_item *item, const struct buf *bytes, const char *param,
+                      struct api_error *e) {
+  struct cygnet_error why = {0};
+  const struct cygnet_media_options o = {.max_tokens = item->max_tokens};
+  if (!bytes->len)
+    return fail_item(e, 400, item, param,
+                     item->kind == CYGNET_AUDIO ? "expected a sound, found nothing" : "expected a picture, found nothing");
+  struct cygnet_media *m = a->port.media_new(a->port.self, item->kind, bytes->data, bytes->len, &o, &why);
+  if (!m) return fail_item(e, why.status >= 400 ? why.status : 400, item, param, why.message);
+  return add_to_job(a, &c->job, item, m, param, e);
+}
+
+int media_load_pieces(const struct api *a, struct call *c, struct str bytes, int seconds, int n_max, const char *param,
+                      struct api_error *e) {
+  const struct media_item item = {.kind = CYGNET_AUDIO, .place = "file"};
+  struct cygnet_error why = {0};
+  struct cygnet_media **pieces = xcalloc((size_t)n_max, sizeof *pieces);
+  int rc = 0, n = a->port.media_pieces(a->port.self, bytes.p, bytes.n, seconds, pieces, n_max, &c->job.seconds, &why);
+  if (n < 0) rc = fail_item(e, why.status >= 400 ? why.status : 400, &item, param, why.message);
+  for (int i = 0; i < n && n <= n_max; i++) {
+    if (rc == 0) rc = add_to_job(a, &c->job, &item, pieces[i], param, e);
+    else a->port.media_free(pieces[i]);
+  }
+  free(pieces);
+  return rc ? rc : n;
 }
 
 int media_load(const struct api *a, struct call *c, const struct media_list *list, const char *param, struct api_error *e) {
@@ -353,7 +372,7 @@ int media_load(const struct api *a, struct call *c, const struct media_list *lis
     buf_init(&bytes, 0);
     rc = read_item(a, c, item, &left_ms, &bytes, &charged, &why);
     if (rc) rc = fail_item(e, err_http_status(why.code), item, param, why.msg);
-    else rc = media_load_bytes(a, c, item, buf_cstr(&bytes), bytes.len, param, e);
+    else rc = load_bytes(a, c, item, &bytes, param, e);
     buf_free(&bytes);
     if (charged) let_go(a->media, charged);
   }

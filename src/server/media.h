@@ -1,10 +1,11 @@
-/* media.h — pictures and sounds of a request: where their bytes come from, what they may cost, and which placeholder each belongs to. Prep threads.
+/* media.h — pictures and sounds of a request: where their bytes come from, what they may cost, and which placeholder each belongs to. Prep
+ * threads.
  *
- *   parts of messages ──media_collect──► struct media_list ──media_load──► job.media ──media_match──► prompt.media, in the order of placeholders
+ *   parts of messages ──media_collect──► struct media_list ──media_load──► job.media ──media_match──► prompt.media, by placeholders
  *
  * Rules
- *   1. A part says where its bytes are: a data: address, bare base64, http(s) where the operator allows it, file:// below the operator's folder. What the
- *      bytes are is decided by looking at them; types and names that came along are not believed.
+ *   1. A part says where its bytes are: a data: address, bare base64, http(s) where the operator allows it, file:// below the operator's
+ *      folder. What the bytes are is decided by looking at them; types and names that came along are not believed.
  *   2. Everything is read and decoded before anything is computed. An error names the message and the part, and is the same each time.
  *   3. Memory is bounded: items of a request, bytes of an item, bytes of all that is held for all requests (503 beyond).
  *   4. Pictures and sounds each keep their order. A prompt has exactly one placeholder for each.
@@ -39,8 +40,7 @@ struct media_item {
   enum cygnet_media_kind kind;
   struct str where; /* an address or base64; borrowed from the body */
   int max_tokens;   /* as in cygnet_media_options */
-  double start_seconds, seconds;
-  char place[96]; /* "messages[1].content[0]" */
+  char place[96];   /* "messages[1].content[0]" */
 };
 struct media_list {
   struct media_item *v; /* owned */
@@ -50,7 +50,8 @@ void media_list_free(struct media_list *list);
 
 /* max_soft_tokens and mm_processor_kwargs {"max_soft_tokens"} of a request → *budget, 0: not given. */
 void media_budget(struct params *p, const struct api *a, int *budget);
-/* All pictures and sounds of messages in OpenAI's form; errors are about the field param. A part's own "place" counts for more than where it stands. */
+/* All pictures and sounds of messages in OpenAI's form; errors are about the field param. A part's own "place" counts for more than where
+ * it stands. */
 void media_collect(struct params *p, const struct api *a, const json_t *messages, const char *param, int budget, struct media_list *list);
 /* One that is a string or {"url"}; place is copied. */
 void media_add(struct params *p, const struct api *a, enum cygnet_media_kind kind, const json_t *where, int budget, const char *param,
@@ -60,9 +61,10 @@ void media_strip(json_t *messages);
 
 /* Reads and decodes all; c->job.media has them. param: what an error is about. */
 int media_load(const struct api *a, struct call *c, const struct media_list *list, const char *param, struct api_error *e);
-/* Bytes that are there already: a sound that came as a file. */
-int media_load_bytes(const struct api *a, struct call *c, const struct media_item *item, const char *bytes, size_t n, const char *param,
-                     struct api_error *e);
+/* A sound that came as a file, in pieces of equal length of at most `seconds`; job.seconds is the whole's. Their number, which beyond n_max
+ * is just told, or -1. */
+int media_load_pieces(const struct api *a, struct call *c, struct str bytes, int seconds, int n_max, const char *param,
+                      struct api_error *e);
 /* Of job.media those from `first` on, n of them, to the placeholders of t. */
 int media_match(const struct api *a, struct job *j, struct job_prompt *t, int first, int n, const char *param, struct api_error *e);
 void media_free(const struct api *a, struct job *j);

@@ -2,15 +2,6 @@
 #include "server/multipart.h"
 
 #include <string.h>
-#include <strings.h>
-
-static struct str trim(struct str s) {
-  while (s.n && (s.p[0] == ' ' || s.p[0] == '\t')) s = str_of(s.p + 1, s.n - 1);
-  while (s.n && (s.p[s.n - 1] == ' ' || s.p[s.n - 1] == '\t')) s.n--;
-  return s;
-}
-
-static bool is_word(struct str s, const char *word) { return s.n == strlen(word) && !strncasecmp(s.p, word, s.n); }
 
 /* What comes before the next semicolon that is not inside quotes; *rest is what follows it. */
 static struct str next_field(struct str *rest) {
@@ -21,7 +12,7 @@ static struct str next_field(struct str *rest) {
     else if (rest->p[n] == '"') quoted = !quoted;
     n++;
   }
-  struct str field = trim(str_of(rest->p, n));
+  struct str field = str_trim_blanks(str_of(rest->p, n));
   size_t skip = n < rest->n ? n + 1 : n;
   *rest = str_of(rest->p + skip, rest->n - skip);
   return field;
@@ -31,8 +22,8 @@ static struct str next_field(struct str *rest) {
 static bool read_parameter(struct str field, struct str *name, struct str *value) {
   const char *equals = memchr(field.p, '=', field.n);
   if (!equals) return false;
-  *name = trim(str_of(field.p, (size_t)(equals - field.p)));
-  *value = trim(str_of(equals + 1, field.n - (size_t)(equals - field.p) - 1));
+  *name = str_trim_blanks(str_of(field.p, (size_t)(equals - field.p)));
+  *value = str_trim_blanks(str_of(equals + 1, field.n - (size_t)(equals - field.p) - 1));
   if (!value->n || value->p[0] != '"') return name->n && !memchr(value->p, '"', value->n);
   if (value->n < 2 || value->p[value->n - 1] != '"') return false;
   *value = str_of(value->p + 1, value->n - 2);
@@ -43,12 +34,12 @@ bool multipart_boundary(struct str type, char out[MULTIPART_BOUNDARY_MAX + 1]) {
   static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789'()+_,-./:=? ";
   struct str rest = type, name, value;
   int found = 0;
-  if (!type.p || !is_word(next_field(&rest), "multipart/form-data")) return false;
+  if (!type.p || !str_is_nocase(next_field(&rest), "multipart/form-data")) return false;
   while (rest.n) {
     struct str field = next_field(&rest);
     if (!field.n) continue;
     if (!read_parameter(field, &name, &value)) return false;
-    if (!is_word(name, "boundary")) continue;
+    if (!str_is_nocase(name, "boundary")) continue;
     if (found++ || value.n < 1 || value.n > MULTIPART_BOUNDARY_MAX || value.p[value.n - 1] == ' ') return false;
     for (size_t i = 0; i < value.n; i++)
       if (!value.p[i] || !strchr(allowed, value.p[i])) return false;
@@ -63,22 +54,23 @@ static int read_header(struct str line, struct multipart_part *part, bool *named
   const char *colon = memchr(line.p, ':', line.n);
   if (!colon || colon == line.p || line.p[0] == ' ' || line.p[0] == '\t')
     return err_set(e, ERR_BAD_INPUT, "body: expected a header in a part");
-  struct str name = str_of(line.p, (size_t)(colon - line.p)), value = trim(str_of(colon + 1, line.n - name.n - 1));
-  if (is_word(name, "Content-Transfer-Encoding") && !is_word(value, "binary") && !is_word(value, "8bit") && !is_word(value, "7bit"))
+  struct str name = str_of(line.p, (size_t)(colon - line.p)), value = str_trim_blanks(str_of(colon + 1, line.n - name.n - 1));
+  if (str_is_nocase(name, "Content-Transfer-Encoding") && !str_is_nocase(value, "binary") && !str_is_nocase(value, "8bit") &&
+      !str_is_nocase(value, "7bit"))
     return err_set(e, ERR_UNSUPPORTED, "body: expected a part as it is, without Content-Transfer-Encoding");
-  if (!is_word(name, "Content-Disposition")) return 0;
-  if (*named || !is_word(next_field(&value), "form-data"))
+  if (!str_is_nocase(name, "Content-Disposition")) return 0;
+  if (*named || !str_is_nocase(next_field(&value), "form-data"))
     return err_set(e, ERR_BAD_INPUT, "body: expected Content-Disposition: form-data once in a part");
   while (value.n) {
     struct str key, field = next_field(&value), v;
     if (!field.n) continue;
     if (!read_parameter(field, &key, &v)) return err_set(e, ERR_BAD_INPUT, "body: expected name=\"...\" in a Content-Disposition");
-    if (is_word(key, "name")) {
+    if (str_is_nocase(key, "name")) {
       if (*named) return err_set(e, ERR_BAD_INPUT, "body: expected one name in a part");
       part->name = v;
       *named = true;
     }
-    part->is_file |= is_word(key, "filename") || is_word(key, "filename*");
+    part->is_file |= str_is_nocase(key, "filename") || str_is_nocase(key, "filename*");
   }
   return 0;
 }

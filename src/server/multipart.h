@@ -1,7 +1,7 @@
 /* multipart.h — bodies in parts (multipart/form-data, RFC 7578), as forms send files. No allocation, no copy: parts are slices of the body.
  *
- * Strict: the body begins with the first boundary, lines end in CR LF, every part has a name and no name stands twice but "...[]", and the last boundary
- * is there. Two programs that read such a body read the same.
+ * Strict: the body begins with the first boundary, lines end in CR LF, every part has a name and no name stands twice but "...[]", and the
+ * last boundary is there. Two programs that read such a body read the same.
  */
 #ifndef CYGNET_MULTIPART_H
 #define CYGNET_MULTIPART_H

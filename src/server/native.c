@@ -71,8 +71,9 @@ static void parse_item(struct params *p, const struct api *a, const json_t *item
 }
 
 static void fit_item(struct params *p, const struct api *a, const struct job *j, int max_tokens, struct job_prompt *t) {
-  if (j->prompt_logprobs >= 0 && (size_t)j->prompt_logprobs >= t->n_ids)
-    params_fail(p, "logprob_start_len", "expected less than the prompt's %zu tokens, found %d", t->n_ids, j->prompt_logprobs);
+  size_t n = job_prompt_tokens(t);
+  if (j->prompt_logprobs >= 0 && (size_t)j->prompt_logprobs >= n)
+    params_fail(p, "logprob_start_len", "expected less than the prompt's %zu tokens, found %d", n, j->prompt_logprobs);
   params_fit(p, a, &names, params_is_given(json_object_get(p->object, "input_ids")) ? "input_ids" : "text", max_tokens,
              j->sampling.min_tokens, t);
 }

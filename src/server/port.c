@@ -25,6 +25,10 @@ static struct cygnet_media *port_media_new(void *self, enum cygnet_media_kind ki
                                            const struct cygnet_media_options *o, struct cygnet_error *e) {
   return cygnet_media_new(self, kind, bytes, n, o, e);
 }
+static int port_media_pieces(void *self, const void *bytes, size_t n, double seconds_max, struct cygnet_media **pieces, int n_max,
+                             double *seconds, struct cygnet_error *e) {
+  return cygnet_media_pieces(self, bytes, n, seconds_max, pieces, n_max, seconds, e);
+}
 static int port_expand(void *self, const int32_t *ids, size_t n_ids, const struct cygnet_media *const *media, size_t n_media, int32_t **out,
                        size_t *n_out, struct cygnet_error *e) {
   return cygnet_expand(self, ids, n_ids, media, n_media, out, n_out, e);
@@ -51,9 +55,9 @@ struct port port_of(struct cygnet *c) {
                        .parser_push = cygnet_parser_push,
                        .parser_finish = cygnet_parser_finish,
                        .media_new = port_media_new,
+                       .media_pieces = port_media_pieces,
                        .media_free = cygnet_media_free,
                        .media_tokens = cygnet_media_tokens,
-                       .media_seconds = cygnet_media_seconds,
                        .media_memory = cygnet_media_memory,
                        .expand = port_expand,
                        .submit = port_submit,

@@ -1,7 +1,8 @@
 /* port.h — what the server needs of an engine, as functions: the real one (port_of) or a scripted one in tests.
  *
  * Same meaning and same return values as the functions of cygnet.h that bear these names.
- *   any thread      info encode decode piece render expand grammar_new grammar_free media_..., and what concerns parsers: one thread at a time for each of them
+ *   any thread      info encode decode piece render expand grammar_new grammar_free media_..., and what concerns parsers: one thread at a
+ *                   time for each of them
  *   engine thread   submit abort step next_event stats flush
  */
 #ifndef CYGNET_PORT_H
@@ -27,9 +28,10 @@ struct port {
   void (*release)(void *owned); /* of ids and text */
   struct cygnet_media *(*media_new)(void *self, enum cygnet_media_kind kind, const void *bytes, size_t n,
                                     const struct cygnet_media_options *o, struct cygnet_error *e);
+  int (*media_pieces)(void *self, const void *bytes, size_t n, double seconds_max, struct cygnet_media **pieces, int n_max, double *seconds,
+                      struct cygnet_error *e);
   void (*media_free)(struct cygnet_media *m);
   int (*media_tokens)(const struct cygnet_media *m);
-  double (*media_seconds)(const struct cygnet_media *m);
   size_t (*media_memory)(const struct cygnet_media *m);
   int (*expand)(void *self, const int32_t *ids, size_t n_ids, const struct cygnet_media *const *media, size_t n_media, int32_t **out,
                 size_t *n_out, struct cygnet_error *e);

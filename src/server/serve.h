@@ -14,9 +14,9 @@
  *      alone the other routes are open.
  *   3. No CORS header is sent unless cors_origin says so. A server that listens on a loopback address answers only to Host names that are IP
  *      addresses, localhost, or in allowed_hosts, so that a web page cannot reach it through a name of its own.
- *   4. POST wants Content-Type: application/json (which a web page of another origin cannot send unasked), unless it has no body and needs none; a route
- *      for files wants multipart/form-data, which such a page can send, so there an Origin that is neither ours nor allowed is refused. What
- *      acts on others is refused to pages of other sites by what browsers say of themselves (Sec-Fetch-Site).
+ *   4. POST wants Content-Type: application/json (which a web page of another origin cannot send unasked), unless it has no body and needs
+ *      none; a route for files wants multipart/form-data, which such a page can send, so there an Origin that is neither ours nor allowed
+ *      is refused. What acts on others is refused to pages of other sites by what browsers say of themselves (Sec-Fetch-Site).
  *   5. serve_stop once: new requests get 503, running ones go on; after grace_ms the rest get an error object. Twice: ends at once.
  *   6. The model field of a request is not compared with the served name; answers carry the served name.
  */

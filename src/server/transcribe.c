@@ -1,7 +1,8 @@
 /* transcribe.c — OpenAI's /v1/audio/transcriptions: a sound file → what is said in it. For models that hear.
  *
- * A sound longer than the model hears at once is cut into pieces of equal length. Each is a prompt of its own, all in one job, so they are computed side by
- * side; their texts are joined with a blank in the order of the sound. A stream says of a later piece what it has when those before it are over.
+ * A sound longer than the model hears at once is cut into pieces of equal length. Each is a prompt of its own, all in one job, so they are
+ * computed side by side; their texts are joined with a blank in the order of the sound. A stream says of a later piece what it has when
+ * those before it are over.
  *
  *   json           {"text", "usage"}          text           the text alone
  *   verbose_json   {"task", "language", "duration", "text", "segments": one for each piece, "usage"}
@@ -142,29 +143,14 @@ static char *conversation(const struct asked *k) {
   return buf_take(&json, NULL);
 }
 
-/* The first piece is of the length that the model hears at most, and tells how long the whole is. */
+/* Pieces of equal length, none longer than the model hears. Returns their number, or -1. */
 static int load_pieces(struct params *p, const struct api *a, struct call *c, const struct asked *k) {
   struct job *j = &c->job;
-  double most = a->info.audio_seconds;
-  struct media_item item = {.kind = CYGNET_AUDIO, .seconds = most, .place = "file"};
-  if (media_load_bytes(a, c, &item, k->file.p, k->file.n, "file", p->e)) return -1;
-  j->seconds = a->port.media_seconds(j->media[0].media);
-  if (j->seconds <= most) return 1;
-  int n = (int)ceil(j->seconds / most - 1e-9);
-  if (j->seconds > SECONDS_MAX || n > a->choices_max) {
-    params_fail(p, "file", "expected at most %d s of sound, found %.1f s", (int)MIN((double)SECONDS_MAX, most * a->choices_max),
-                j->seconds);
+  int most = a->info.audio_seconds, n_max = MIN(a->choices_max, SECONDS_MAX / most);
+  int n = media_load_pieces(a, c, k->file, most, n_max, "file", p->e);
+  if (n > n_max) {
+    params_fail(p, "file", "expected at most %d s of sound, found %.1f s", most * n_max, j->seconds);
     return -1;
-  }
-  media_free(a, j);
-  j->media = NULL;
-  j->n_media = 0;
-  item.seconds = j->seconds / n;
-  for (int i = 0; i < n; i++) {
-    item.start_seconds = i * item.seconds;
-    if (i == n - 1) item.seconds = 0; /* all that follows */
-    if (atomic_load(&c->cancelled)) return api_error_set(p->e, 499, NULL, NULL, "the client left");
-    if (media_load_bytes(a, c, &item, k->file.p, k->file.n, "file", p->e)) return -1;
   }
   return n;
 }
@@ -288,7 +274,8 @@ static void reply_whole(struct call *c) {
   buf_free(&text);
 }
 
-/* What of the whole text is certain: pieces that are over, and of the first that is not what ends in no blank, which trimming might take away. */
+/* What of the whole text is certain: pieces that are over, and of the first that is not what ends in no blank, which trimming might take
+ * away. */
 static void put_certain_text(struct buf *out, const struct call *c) {
   for (int i = 0; i < c->n_choices; i++) {
     struct str s = trimmed(&c->choices[i]);

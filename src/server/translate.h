@@ -50,13 +50,13 @@ void translate_flatten(const json_t *content, struct buf *out);
  * path: "input[3].content"; param: what the error is about. */
 json_t *translate_content(struct params *p, const json_t *content, const char *path, const char *param, const char *const *types);
 
-/* The same with pictures and sounds: media makes a part of one (translate_media), or returns NULL where that is another kind of part, or after an
- * error. */
+/* The same with pictures and sounds: media makes a part of one (translate_media), or returns NULL where that is another kind of part, or
+ * after an error. */
 typedef json_t *(*translate_media_fn)(struct params *p, const json_t *part, const char *path, size_t i);
 json_t *translate_content_with(struct params *p, const json_t *content, const char *path, const char *param, const char *const *types,
                                translate_media_fn media);
-/* Part i of path as a chat completion has it: type "image_url" or "input_audio"; where: its address, borrowed. Knows its place in the client's own
- * words. Returns owned. */
+/* Part i of path as a chat completion has it: type "image_url" or "input_audio"; where: its address, borrowed. Knows its place in the
+ * client's own words. Returns owned. */
 json_t *translate_media(const char *type, json_t *where, const char *detail, const char *path, size_t i);
 bool translate_has_media(const json_t *content);
 

@@ -359,7 +359,8 @@ int chat_render(const struct tokenizer *t, const json_t *messages, const json_t 
 
 /* --- text without turns -------------------------------------------------------------------------------------------------------------- */
 
-/* How long the marker of a picture or sound at the beginning of s is; 0: there is none. *whole: it has all that belongs to it. Only control tokens mark. */
+/* How long the marker of a picture or sound at the beginning of s is; 0: there is none. *whole: it has all that belongs to it. Only control
+ * tokens mark. */
 static size_t marker_at(const struct tokenizer *t, const struct chat_wrapping *m, struct str s, bool *whole) {
   struct str begin = tok_is_control(t, m->begin) ? tok_piece(t, m->begin) : str_of("", 0),
              placeholder = tok_is_control(t, m->placeholder) ? tok_piece(t, m->placeholder) : str_of("", 0),

@@ -68,14 +68,14 @@ struct chat_rendered {
 /* messages: OpenAI form, JSON array of {"role", "content": string | parts, "tool_calls", "tool_call_id", "name", "reasoning_content"}. Errors
  * (ERR_BAD_INPUT) name the offending message, or tool:
  *   "messages[1].role: expected \"assistant\" after a user turn, found \"user\""
- * With `image` and `audio` every picture and every sound of the messages has its placeholder once, in the order of messages and parts; where a template
- * would leave one out, or put it elsewhere, the conversation is refused. tools: NULL, null or an array. Result is owned: chat_rendered_free; empty
- * after an error. */
+ * With `image` and `audio` every picture and every sound of the messages has its placeholder once, in the order of messages and parts;
+ * where a template would leave one out, or put it elsewhere, the conversation is refused. tools: NULL, null or an array. Result is owned:
+ * chat_rendered_free; empty after an error. */
 int chat_render(const struct tokenizer *t, const json_t *messages, const json_t *tools, const struct chat_options *o,
                 struct chat_rendered *out, struct err *e);
-/* Text without turns, as it is continued: messages is one message, whose pictures and sounds are put where its text spells their markers ("<|image|>",
- * "<|audio|>", "<start_of_image>", wrapped already or not), or in front of the text when it spells none of that kind. Needs special: otherwise
- * spellings are text. BOS comes first. */
+/* Text without turns, as it is continued: messages is one message, whose pictures and sounds are put where its text spells their markers
+ * ("<|image|>", "<|audio|>", "<start_of_image>", wrapped already or not), or in front of the text when it spells none of that kind. Needs
+ * special: otherwise spellings are text. BOS comes first. */
 int chat_raw(const struct tokenizer *t, const json_t *messages, bool special, const struct chat_options *o, struct chat_rendered *out,
              struct err *e);
 void chat_rendered_free(struct chat_rendered *r);

@@ -4,11 +4,11 @@
  *   <|start_header_id|> ROLE <|end_header_id|> \n\n TEXT <|eot_id|>
  *   <|start_header_id|> assistant <|end_header_id|> \n\n                  where the answer goes
  *
- * The system's block is always there, with two dates in front of the text, unless there is a picture anywhere. For the template pictures and a
- * system text exclude one another; for a model that is given the pictures the text alone makes the block. Tools are told in front of the
- * first message (or in the system's block): an instruction, and each as JSON with four blanks per level. A past call is JSON in an assistant's
- * block and takes the place of any text; one at a time. A tool's result is a JSON string in a block of the role ipython. Nothing is
- * trimmed but the system's text and the message that tools are put in front of.
+ * The system's block is always there, with two dates in front of the text, unless there is a picture anywhere. For the template pictures
+ * and a system text exclude one another; for a model that is given the pictures the text alone makes the block. Tools are told in front of
+ * the first message (or in the system's block): an instruction, and each as JSON with four blanks per level. A past call is JSON in an
+ * assistant's block and takes the place of any text; one at a time. A tool's result is a JSON string in a block of the role ipython.
+ * Nothing is trimmed but the system's text and the message that tools are put in front of.
  */
 #include "text/chat_impl.h"
 

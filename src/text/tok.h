@@ -43,7 +43,8 @@ struct tokenizer *tok_from_json(const char *json, size_t n, const char *where, s
 /* What a model path offers: GGUF metadata (any part of a split set), or tokenizer.json in the folder or beside the .safetensors file. */
 struct tokenizer *tok_open(const char *model_path, struct err *e);
 void tok_close(struct tokenizer *t);
-/* For a model that comes without a vocabulary: ids stand as "[17]", there is no BOS and no end, and no text has ids (tok_encode gives none). */
+/* For a model that comes without a vocabulary: ids stand as "[17]", there is no BOS and no end, and no text has ids (tok_encode gives
+ * none). */
 struct tokenizer *tok_blank(int n_ids);
 bool tok_is_blank(const struct tokenizer *t);
 

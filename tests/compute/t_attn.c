@@ -540,8 +540,8 @@ static void long_contexts(void **state) {
   }
 }
 
-/* Pictures of random lengths at random places, longer and shorter than the window, neighbours too; some rows see nothing. Whatever the chunks (none cuts a
- * picture), pages, threads and company: near the oracle, and always the same bits. */
+/* Pictures of random lengths at random places, longer and shorter than the window, neighbours too; some rows see nothing. Whatever the
+ * chunks (none cuts a picture), pages, threads and company: near the oracle, and always the same bits. */
 static void rows_of_a_picture_see_each_other(void **state) {
   (void)state;
   uint64_t rand = 18;

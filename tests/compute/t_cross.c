@@ -1,8 +1,8 @@
 /* t_cross.c — cross-attention: rows of text against banks, whose length has nothing to do with theirs.
  *
- * A world is some sequences, each with a few banks and rows that see a part of one of them, or nothing. A road is a way of computing it: backend,
- * kernels, threads, page size, chunks, company, how banks are filled. Whatever the road, a row's result must be the same, and near the oracle's.
- * What no bank has filled holds NaN; entries of page tables that no row of a step needs are 0.
+ * A world is some sequences, each with a few banks and rows that see a part of one of them, or nothing. A road is a way of computing it:
+ * backend, kernels, threads, page size, chunks, company, how banks are filled. Whatever the road, a row's result must be the same, and near
+ * the oracle's. What no bank has filled holds NaN; entries of page tables that no row of a step needs are 0.
  */
 #include "test.h"
 
@@ -353,8 +353,8 @@ static void every_road_gives_the_same_bits(void **state) {
   }
 }
 
-/* Softmax over rows [from, to) of a bank straight from the definition, with keys and values as the cache rounds them, for single heads of single rows of
- * sequence 0, all of which see some of bank 0. want [n, head_dim]. */
+/* Softmax over rows [from, to) of a bank straight from the definition, with keys and values as the cache rounds them, for single heads of
+ * single rows of sequence 0, all of which see some of bank 0. want [n, head_dim]. */
 static void oracle(const struct world *w, const int *row, const int *head, int n, double *want) {
   const int d = w->layer.head_dim, group = w->layer.n_q / w->layer.n_kv, bank = w->len[0][0];
   float *q = xcalloc((size_t)(n * q_cols(w)), sizeof *q), *x = xcalloc((size_t)kv_cols(w), sizeof *x);
@@ -388,8 +388,8 @@ static void oracle(const struct world *w, const int *row, const int *head, int n
   free(raw);
 }
 
-/* The cross layer of the 11B model with a picture of four tiles, as the very first thing that attention is asked: a prompt of 16 tokens against 6404
- * rows; then 16 rows of which some see nothing and some one tile; and a single one. */
+/* The cross layer of the 11B model with a picture of four tiles, as the very first thing that attention is asked: a prompt of 16 tokens
+ * against 6404 rows; then 16 rows of which some see nothing and some one tile; and a single one. */
 static void sixteen_tokens_against_6404(void **state) {
   (void)state;
   enum { BANK = 6404, TILE = 1601 };
@@ -481,7 +481,8 @@ static void replayed_steps_give_the_same_bits(void **state) {
   }
 }
 
-/* A single visible row gives its value back, as the cache's type rounds it; slot 0 writes nothing; filling elsewhere changes nothing here. */
+/* A single visible row gives its value back, as the cache's type rounds it; slot 0 writes nothing; filling elsewhere changes nothing
+ * here. */
 static void what_fill_stores(void **state) {
   (void)state;
   const struct attn_ops *backends[] = {&attn_cpu_ops, &attn_ref_ops};

@@ -1,5 +1,5 @@
-/* t_encoder_ops.c — the operations that encoders and soft rows need: kernels of every level against double arithmetic, operations of the device against
- * loops with one thread and several, and replayed from a record with other contents. Attention: t_attend.c. */
+/* t_encoder_ops.c — the operations that encoders and soft rows need: kernels of every level against double arithmetic, operations of the
+ * device against loops with one thread and several, and replayed from a record with other contents. Attention: t_attend.c. */
 #include "test.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* media_asking.h — fixtures tests/golden/media-* through an engine: their cases as requests, with the pictures and sounds that belong to them. */
+/* media_asking.h — fixtures tests/golden/media-* through an engine: their cases as requests, with the pictures and sounds that belong to
+ * them. */
 #ifndef TEST_MEDIA_ASKING_H
 #define TEST_MEDIA_ASKING_H
 

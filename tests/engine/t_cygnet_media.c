@@ -136,6 +136,44 @@ static void test_pictures(void **state) {
   engine_free(c);
 }
 
+/* Pieces are what media_new makes of the same parts, and nothing is lost between them. */
+static void test_pieces_of_sounds(void **state) {
+  (void)state;
+  struct cygnet *c = engine_of(GEMMA4, true, true);
+  struct cygnet_error e;
+  struct cygnet_media *pieces[8] = {0};
+  size_t n;
+  char *wav = test_read(test_path(GEMMA4 "/c.pcm16.wav"), &n);
+  double seconds = 0, again = 0;
+  assert_int_equal(cygnet_media_pieces(c, wav, n, 30, pieces, 8, &seconds, &e), 1);
+  struct cygnet_media *whole = cygnet_media_new(c, CYGNET_AUDIO, wav, n, NULL, NULL);
+  assert_true(seconds == cygnet_media_seconds(whole));
+  assert_memory_equal(digest_of(pieces[0]), digest_of(whole), 32);
+  cygnet_media_free(pieces[0]);
+  cygnet_media_free(whole);
+  int n_samples = (int)(seconds * 16000 + 0.5);
+  for (int count = 2; count <= 5; count++) {
+    assert_int_equal(cygnet_media_pieces(c, wav, n, (n_samples / count + 1.5) / 16000.0, pieces, count, &again, &e), count);
+    for (int i = 0; i < count; i++) {
+      int from = n_samples * i / count, to = n_samples * (i + 1) / count;
+      struct cygnet_media_options o = {.start_seconds = from / 16000.0, .seconds = (to - from) / 16000.0};
+      struct cygnet_media *part = cygnet_media_new(c, CYGNET_AUDIO, wav, n, &o, NULL);
+      assert_memory_equal(digest_of(pieces[i]), digest_of(part), 32);
+      cygnet_media_free(part);
+      cygnet_media_free(pieces[i]);
+      pieces[i] = NULL;
+    }
+  }
+  assert_int_equal(cygnet_media_pieces(c, wav, n, seconds / 4, pieces, 3, &again, &e), 4);
+  assert_null(pieces[0]);
+  assert_int_equal(cygnet_media_pieces(c, wav, n / 2, 30, pieces, 8, &again, &e), -1);
+  assert_int_equal(cygnet_media_pieces(c, wav, n, 0, pieces, 8, &again, &e), -1);
+  assert_int_equal(cygnet_media_pieces(c, wav, n, NAN, pieces, 8, &again, &e), -1);
+  assert_int_equal(cygnet_media_pieces(c, wav, n, 0.001, pieces, 1 << 30, &again, &e), -1); /* each too short: none is left behind */
+  free(wav);
+  engine_free(c);
+}
+
 static void test_parts_of_sounds(void **state) {
   (void)state;
   struct cygnet *c = engine_of(GEMMA4, true, true);
@@ -168,6 +206,9 @@ static void test_parts_of_sounds(void **state) {
   refused(c, CYGNET_AUDIO, wav, n, &(struct cygnet_media_options){.max_tokens = 70}, 400, "found 70");
   refused(c, CYGNET_IMAGE, wav, n, NULL, 400, "picture");
   refused(c, CYGNET_AUDIO, "hello", 5, NULL, 400, "sound");
+  enum { HEAD = 44, LONG = 2000 * 31 }; /* 8 bits at 2000 Hz: refused before it is decoded */
+  static unsigned char slow[HEAD + LONG] = {"RIFF\x54\xf2\0\0WAVEfmt \x10\0\0\0\1\0\1\0\xd0\7\0\0\xd0\7\0\0\1\0\x08\0data\x30\xf2\0\0"};
+  refused(c, CYGNET_AUDIO, slow, sizeof slow, NULL, 400, "expected at most 30 s of sound, found more");
   cygnet_media_free(whole);
   free(wav);
   engine_free(c);
@@ -313,7 +354,7 @@ static void test_fixtures(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_pictures), cmocka_unit_test(test_parts_of_sounds), cmocka_unit_test(test_not_taken),
-    cmocka_unit_test(test_expand),   cmocka_unit_test(test_fixtures),
+    cmocka_unit_test(test_pictures),  cmocka_unit_test(test_pieces_of_sounds), cmocka_unit_test(test_parts_of_sounds),
+    cmocka_unit_test(test_not_taken), cmocka_unit_test(test_expand),           cmocka_unit_test(test_fixtures),
 };
 TEST_MAIN(tests)

@@ -483,6 +483,40 @@ static void aborted_while_encoding(void **state) {
   }
 }
 
+/* What is asked for again right after it was aborted, or was sent back, finds its job where it was. */
+static void comes_again(void **state) {
+  (void)state;
+  int n_long = 0;
+  for (size_t i = 0; i < ARRAY_LEN(scenes); i++) {
+    const struct scene_case *y = &scenes[i].cases[scenes[i].n_cases - 1];
+    struct cygnet *c = scene_engine(&scenes[i], (struct cygnet_options){.chunk_tokens = 64});
+    struct answer want, gone, again;
+    struct cygnet_request r = scene_request(y, 3), s = scene_request(y, 3);
+    scene_ask(c, y, 3, &want, false);
+    cygnet_flush(c);
+    answer_init(&gone, &r, false);
+    submit(c, &r);
+    cygnet_step(c), check(c);
+    bool is_long = c->encode.x && c->encode.x->n_units >= 4;
+    n_long += is_long;
+    cygnet_abort(c, gone.number);
+    answer_init(&again, &s, false);
+    submit(c, &s);
+    cygnet_step(c), check(c);
+    if (is_long) assert_true(c->encode.x && c->encode.x->next_unit == 2);
+    if (c->sched.running.first) sched_retract(&c->sched, c->sched.running.first);
+    cygnet_step(c), check(c);
+    if (is_long) assert_true(c->encode.x && c->encode.x->next_unit == 3);
+    run(c);
+    assert_same(&want, &again, scenes[i].folder);
+    answer_free(&want);
+    answer_free(&gone);
+    answer_free(&again);
+    cygnet_close(c);
+  }
+  assert_true(n_long >= 4);
+}
+
 static void refuse(struct cygnet *c, const struct cygnet_request *r, const char *says) {
   struct cygnet_error e = {0};
   assert_int_equal(cygnet_submit(c, r, &e), 0);
@@ -527,6 +561,12 @@ static void refused(void **state) {
   scene_ask(c, sound, 1, &a, false); /* a small one fits */
   answer_free(&a);
   cygnet_close(c);
+
+  struct cygnet_error e = {0}; /* a store that does not fit: what to make smaller is said */
+  struct cygnet_options huge = {
+      .model = test_path("golden/media-gemma4-e2b"), .media_bytes = (size_t)1 << 40, .mem_bytes = 1 << 30, .threads = 1, .quiet = 1};
+  assert_null(cygnet_open(&huge, &e));
+  assert_non_null(strstr(e.message, "--media-mem"));
 
   c = scene_engine(x, (struct cygnet_options){.disable_media = 1}); /* ids are what they are, and there are no media */
   r = scene_request(image, 1);
@@ -638,6 +678,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(own_file),
     cmocka_unit_test(projector_beside_a_gguf),
     cmocka_unit_test(aborted_while_encoding),
+    cmocka_unit_test(comes_again),
     cmocka_unit_test(refused),
     cmocka_unit_test(not_a_number),
     cmocka_unit_test(prompt_logprobs),

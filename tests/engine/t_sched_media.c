@@ -1,5 +1,6 @@
-/* t_sched_media.c — the scheduler and the batch with pictures and sounds in prompts, over the world of world.h: stores too small for all, encoders that take
- * their time, pictures that must not be cut, banks for cross-attention. Every row is held against the definitions of compute/batch.h. */
+/* t_sched_media.c — the scheduler and the batch with pictures and sounds in prompts, over the world of world.h: stores too small for all,
+ * encoders that take their time, pictures that must not be cut, banks for cross-attention. Every row is held against the definitions of
+ * compute/batch.h. */
 #include "engine/sched_impl.h"
 #include "engine/world.h"
 

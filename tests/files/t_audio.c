@@ -2,12 +2,10 @@
  */
 #include "test.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -102,7 +100,8 @@ static void put_sample(enum coding coding, double v) {
   }
 }
 
-/* The tone; channel c has 1 + (c - (channels - 1) / 2) / 4 times of it, so that the average is the tone. Returns where the data chunk's size stands. */
+/* The tone; channel c has 1 + (c - (channels - 1) / 2) / 4 times of it, so that the average is the tone. Returns where the data chunk's
+ * size stands. */
 static size_t write_wav(const struct wav *w, int n_frames) {
   int bytes = coding_bytes[w->coding], code = w->coding >= FLOAT32 ? 3 : 1;
   n_file = 0;
@@ -440,25 +439,6 @@ static void early_ends_are_refused(void **s) {
   }
 }
 
-/* What the libraries say of damage must not reach the terminal. */
-static int silence(void) {
-  int saved = dup(2), to = open(test_write("stderr", "", 0), O_WRONLY | O_TRUNC);
-  dup2(to, 2);
-  close(to);
-  return saved;
-}
-static void expect_silence(int saved) {
-  size_t n;
-  char path[300];
-  fflush(stderr);
-  dup2(saved, 2);
-  close(saved);
-  snprintf(path, sizeof path, "%s/stderr", test_tmpdir());
-  char *said = test_read(path, &n);
-  if (n) fail_msg("printed: %s", said);
-  free(said);
-}
-
 /* Put the checksums of OGG pages right, so that damage gets as far as the decoders. */
 static void fix_ogg(void) {
   for (size_t at = 0; n_file - at >= 27 && memcmp(file + at, "OggS", 4) == 0;) {
@@ -498,7 +478,7 @@ static void ogg_with_a_flipped_bit_is_refused(void **s) {
 
 static void damage_does_no_harm(void **s) {
   (void)s;
-  int saved = silence();
+  int saved = test_silence_begin();
   uint64_t seed = 9;
   for (size_t i = 0; i < ARRAY_LEN(samples); i++) {
     read_file(test_path(samples[i]));
@@ -520,7 +500,7 @@ static void damage_does_no_harm(void **s) {
     }
     free(good);
   }
-  expect_silence(saved);
+  test_silence_end(saved);
 }
 
 /* Threads decode the samples, whole and cut, and find what one alone finds. */

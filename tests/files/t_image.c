@@ -1,13 +1,11 @@
-/* t_image.c — pictures of every kind against what they were made from: files of tests/golden (the pixels that Pillow finds), and thousands of small ones
- * written here, whose pixels are known. Then damage: early ends, flipped bits, sizes that lie, memory that is short.
+/* t_image.c — pictures of every kind against what they were made from: files of tests/golden (the pixels that Pillow finds), and thousands
+ * of small ones written here, whose pixels are known. Then damage: early ends, flipped bits, sizes that lie, memory that is short.
  */
 #include "test.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -791,28 +789,9 @@ static void early_ends_are_refused(void **s) {
   }
 }
 
-/* What the libraries say of damage must not reach the terminal. */
-static int silence(void) {
-  int saved = dup(2), to = open(test_write("stderr", "", 0), O_WRONLY | O_TRUNC);
-  dup2(to, 2);
-  close(to);
-  return saved;
-}
-static void expect_silence(int saved) {
-  size_t n;
-  char path[300];
-  fflush(stderr);
-  dup2(saved, 2);
-  close(saved);
-  snprintf(path, sizeof path, "%s/stderr", test_tmpdir());
-  char *said = test_read(path, &n);
-  if (n) fail_msg("printed: %s", said);
-  free(said);
-}
-
 static void damage_does_no_harm(void **s) {
   (void)s;
-  int saved = silence();
+  int saved = test_silence_begin();
   seed = 8;
   for (size_t i = 0; i < ARRAY_LEN(samples); i++) {
     read_file(test_path(samples[i]));
@@ -830,7 +809,7 @@ static void damage_does_no_harm(void **s) {
     }
     free(good);
   }
-  expect_silence(saved);
+  test_silence_end(saved);
 }
 
 /* Threads decode the samples, whole and cut, and find what one alone finds. */

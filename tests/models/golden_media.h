@@ -1,4 +1,5 @@
-/* golden_media.h — models with pictures and sounds against golden values: fixtures tests/golden/media-*, whose cases.json says which files a case has.
+/* golden_media.h — models with pictures and sounds against golden values: fixtures tests/golden/media-*, whose cases.json says which files
+ * a case has.
  *
  * Differences are greatest |a - b| over the rms of the reference tensor, as in golden.h.
  */

@@ -1,4 +1,5 @@
-/* hand_encoder.h — an encoder without its text model, for encoders' tests: weights, a device, taps kept in memory, media from golden values.
+/* hand_encoder.h — an encoder without its text model, for encoders' tests: weights, a device, taps kept in memory, media from golden
+ * values.
  *
  * Differences are greatest |a - b| over the rms of the reference tensor, as in golden.h.
  */

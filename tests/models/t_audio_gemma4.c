@@ -1,5 +1,5 @@
-/* t_audio_gemma4.c — Gemma 4's sound encoders against golden values tap by tap, against a slow twin of random shapes, and against themselves by every
- * other road.
+/* t_audio_gemma4.c — Gemma 4's sound encoders against golden values tap by tap, against a slow twin of random shapes, and against
+ * themselves by every other road.
  *
  * Fixtures: tests/golden/media-gemma4-e2b, -12b (float32 results of an independent implementation). Bound 1e-4 on float32 levels.
  */
@@ -500,7 +500,8 @@ static void test_released_size(void **state) {
 
 /* ---- GGUF ----------------------------------------------------------------------------------------------------------------------- */
 
-/* From the file that the released converter made of the fixture: softplus taken already, names of its own, and no keys for a few numbers. */
+/* From the file that the released converter made of the fixture: softplus taken already, names of its own, and no keys for a few
+ * numbers. */
 static void test_mmproj(void **state) {
   (void)state;
   static const char *const folders[] = {"media-gemma4-e2b", "media-gemma4-12b"};

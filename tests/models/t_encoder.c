@@ -1,7 +1,7 @@
 /* t_encoder.c — encoders of pictures against golden values, tap by tap, and against themselves by every other road.
  *
- * Fixtures: tests/golden/media-{gemma3,gemma4-e2b,gemma4-31b,gemma4-26b,gemma4-12b}. Bounds are those that their README suggests for float32; with
- * activations rounded to bf16, what another engine in bf16 is off by.
+ * Fixtures: tests/golden/media-{gemma3,gemma4-e2b,gemma4-31b,gemma4-26b,gemma4-12b}. Bounds are those that their README suggests for
+ * float32; with activations rounded to bf16, what another engine in bf16 is off by.
  */
 #include "test.h"
 
@@ -232,7 +232,8 @@ static void check_mmproj(const char *folder, const char *path, bool swapped, int
   free(c);
 }
 
-/* Those that the converter made, where there are some; and what this file makes of the checkpoint, which is one way to see that both mean the same. */
+/* Those that the converter made, where there are some; and what this file makes of the checkpoint, which is one way to see that both mean
+ * the same. */
 static void test_mmproj(void **state) {
   (void)state;
   const bool converted[ARRAY_LEN(fixtures)] = {true, true, false, false, true};

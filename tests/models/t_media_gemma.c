@@ -1,5 +1,5 @@
-/* t_media_gemma.c — Gemma 3 and 4 with pictures and sounds in the prompt, against golden values: what every row sees, hidden states, logits, and the tokens
- * that follow; and the same bits by every other road.
+/* t_media_gemma.c — Gemma 3 and 4 with pictures and sounds in the prompt, against golden values: what every row sees, hidden states,
+ * logits, and the tokens that follow; and the same bits by every other road.
  *
  * Soft rows are the golden ones, so that only the text part is looked at; in one test those that the encoders make of the files.
  */

@@ -1,8 +1,8 @@
 /* t_media_golden.c — what released processors make of real files, against what we make of them.
  *
- * Fixtures: tests/golden/media-prep (five families at their released geometries, no weights) and the media-* models. They hold a part of what was
- * computed, so each test compares what is there, and fails when that is not enough. 8-bit values, places and sizes must be equal; float values within 1e-6
- * of the reference's root mean square.
+ * Fixtures: tests/golden/media-prep (five families at their released geometries, no weights) and the media-* models. They hold a part of
+ * what was computed, so each test compares what is there, and fails when that is not enough. 8-bit values, places and sizes must be equal;
+ * float values within 1e-6 of the reference's root mean square.
  */
 #include "test.h"
 
@@ -183,7 +183,8 @@ static void check_facts(struct prep *p, const char *key, const struct media *m) 
   check_ints(&p->golden, key, ".tile_mask", (int32_t[]){1, used > 1, used > 2, used > 3}, 4, &p->n_ints);
 }
 
-/* Pictures of a family by the names of its checksums (or samples, where there are none); "~70" is a budget, "~drop" throws transparency away, which we do not. */
+/* Pictures of a family by the names of its checksums (or samples, where there are none); "~70" is a budget, "~drop" throws transparency
+ * away, which we do not. */
 static void check_family(const char *family, const char *by, int row_step, int expected) {
   char folder[100], head[60];
   snprintf(folder, sizeof folder, PREP "/%s", family);

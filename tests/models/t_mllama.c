@@ -1,8 +1,8 @@
 /* t_mllama.c — the text model of Llama 3.2 Vision against golden values, and against itself by other roads, bit for bit.
  *
- * Fixtures: tests/golden/media-mllama and media-mllama-long (tiny random checkpoints; golden.safetensors holds float32 results of an independent
- * implementation). Banks come from there, too, so the encoder is not in it. The batch is made here, from the rule that is written down for masks
- * (which token sees which pictures); the engine has its own.
+ * Fixtures: tests/golden/media-mllama and media-mllama-long (tiny random checkpoints; golden.safetensors holds float32 results of an
+ * independent implementation). Banks come from there, too, so the encoder is not in it. The batch is made here, from the rule that is
+ * written down for masks (which token sees which pictures); the engine has its own.
  */
 #include "test.h"
 
@@ -130,7 +130,8 @@ static const struct st_tensor *bank_of(const struct bench *x, int picture, int *
   return bank;
 }
 
-/* Where each picture of a prompt lies in the sequence's banks: neighbours in the prompt are neighbours there, and each group begins at a page. */
+/* Where each picture of a prompt lies in the sequence's banks: neighbours in the prompt are neighbours there, and each group begins at a
+ * page. */
 static int lay_out(const struct bench *x, const struct sequence *s, const struct range *r, int *at) {
   int end = 0, n = n_pictures(s->p), n_rows;
   for (int i = 0; i < n; i++) {

@@ -1,4 +1,5 @@
-/* t_vision_mllama.c — mllama's encoder against golden values tap by tap, against a slow twin of random shapes, and against itself by every other road.
+/* t_vision_mllama.c — mllama's encoder against golden values tap by tap, against a slow twin of random shapes, and against itself by every
+ * other road.
  *
  * Fixtures: tests/golden/media-mllama* (float32 results of an independent implementation). Bound 1e-4 on float32 levels.
  */
@@ -95,8 +96,8 @@ static void test_golden(void **state) {
   check_level(ISA_AVX512, 0, 5e-2); /* activations rounded to bf16 */
 }
 
-/* What one implementation does otherwise: it records the outputs of the listed layers. The fixture holds its banks, too, so what the recorded states are can be
- * seen: put together from taps they give them. */
+/* What one implementation does otherwise: it records the outputs of the listed layers. The fixture holds its banks, too, so what the
+ * recorded states are can be seen: put together from taps they give them. */
 static void test_recorded_states(void **state) {
   (void)state;
   struct hand h;
@@ -662,8 +663,8 @@ static void test_failing_loads(void **state) {
 
 /* ---- the released geometry ------------------------------------------------------------------------------------------------------- */
 
-/* A layer of each stage at 4 tiles of 1601 rows (sanitizers: of 26), two heads of the released width: runs, gives finite numbers, and says how long it
- * took. */
+/* A layer of each stage at 4 tiles of 1601 rows (sanitizers: of 26), two heads of the released width: runs, gives finite numbers, and says
+ * how long it took. */
 static void test_released_size(void **state) {
   (void)state;
 #ifdef CYGNET_DEBUG

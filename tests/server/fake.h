@@ -11,8 +11,9 @@
  *   !media      the text is the pictures and sounds that arrived, "a/4 b/2", and the places of the placeholders
  * Control tokens of Gemma 4 that stand in the text (<|channel> and so on) are what cygnet.h says of control tokens: marks where those are wanted,
  * spelled with show_special, else nothing. A prompt with "!open" ends inside a thought if thoughts are on. A form with "!bad" in it is refused.
- * Pictures are the bytes "IMG name rows", sounds "SND name seconds" (a row a second, 30 at most at once); what is neither is refused as damaged, "BOMB" as too
- * large. With ignore_eos the text is said again and again up to max_tokens. Token i of a prompt has the log-probability -i/8, its k-th alternative 1 less each.
+ * Pictures are the bytes "IMG name rows", sounds "SND name seconds" (a row a second, 30 at most at once); what is neither is refused as
+ * damaged, "BOMB" as too large. With ignore_eos the text is said again and again up to max_tokens. Token i of a prompt has the
+ * log-probability -i/8, its k-th alternative 1 less each.
  */
 #ifndef CYGNET_TEST_FAKE_H
 #define CYGNET_TEST_FAKE_H
@@ -95,6 +96,7 @@ struct fake {
   atomic_int tokenise_ms;
   atomic_int stats_ms; /* how long reading them takes */
   atomic_int n_media;  /* pictures and sounds that live */
+  atomic_int n_cut;    /* sounds cut into pieces */
 };
 
 static void fake_info(void *self, struct cygnet_info *out) {
@@ -251,8 +253,22 @@ static void fake_media_free(struct cygnet_media *m) {
   atomic_fetch_sub(m->alive, 1);
   free(m);
 }
+
+static int fake_media_pieces(void *self, const void *bytes, size_t n, double seconds_max, struct cygnet_media **pieces, int n_max,
+                             double *seconds, struct cygnet_error *e) {
+  struct cygnet_media *first = fake_media_new(self, CYGNET_AUDIO, bytes, n, &(struct cygnet_media_options){.seconds = seconds_max}, e);
+  if (!first) return -1;
+  *seconds = first->seconds;
+  int count = (int)ceil(*seconds / seconds_max - 1e-9);
+  fake_media_free(first);
+  for (int i = 0; i < count && count <= n_max; i++)
+    pieces[i] = fake_media_new(self, CYGNET_AUDIO, bytes, n,
+                               &(struct cygnet_media_options){.start_seconds = i * *seconds / count, .seconds = *seconds / count}, e);
+  atomic_fetch_add(&((struct fake *)self)->n_cut, 1);
+  return count;
+}
+
 static int fake_media_tokens(const struct cygnet_media *m) { return m->rows; }
-static double fake_media_seconds(const struct cygnet_media *m) { return m->seconds; }
 static size_t fake_media_memory(const struct cygnet_media *m) { return (size_t)m->rows * 100; }
 
 static int fake_expand(void *self, const int32_t *ids, size_t n, const struct cygnet_media *const *media, size_t n_media, int32_t **out,
@@ -476,7 +492,7 @@ static void fake_abort(void *self, uint64_t number) {
 
 static void fake_put_prompt(struct fake *f, struct fake_request *q, int i) {
   struct cygnet_event *ev = &f->events[i];
-  int from = q->prompt_logprobs - 1, n_top = q->logprobs > 1 ? q->logprobs - 1 : 0;
+  int from = MIN(q->prompt_logprobs - 1, q->n_prompt), n_top = q->logprobs > 1 ? q->logprobs - 1 : 0;
   struct cygnet_token *t = f->prompts[i] = calloc((size_t)q->n_prompt, sizeof *t);
   struct cygnet_logprob *top = f->prompt_tops[i] = calloc((size_t)(q->n_prompt * n_top + 1), sizeof *top);
   for (int at = from; at < q->n_prompt; at++, t++) {
@@ -627,9 +643,9 @@ static UNUSED struct port fake_port(struct fake *f) {
                        .render = fake_render,
                        .release = free,
                        .media_new = fake_media_new,
+                       .media_pieces = fake_media_pieces,
                        .media_free = fake_media_free,
                        .media_tokens = fake_media_tokens,
-                       .media_seconds = fake_media_seconds,
                        .media_memory = fake_media_memory,
                        .expand = fake_expand,
                        .grammar_new = fake_grammar_new,

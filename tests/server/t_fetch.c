@@ -1,7 +1,10 @@
-/* t_fetch — things from the web: which addresses are open, what redirects may do, and what slow, endless and huge answers cost. Against a server here. */
+/* t_fetch — things from the web: which addresses are open, what redirects may do, and what slow, endless and huge answers cost. Against a
+ * server here. */
 #include "test.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -314,6 +317,51 @@ static void limits_hold(void **state) {
 }
 
 /* Proxies of the environment are none of ours. */
+/* The resolver of this program: a name whose server does not answer for a while, and is then not found. */
+enum { LOOKUP_MS = 1500 };
+static atomic_int n_lookups, n_looked_up;
+
+__attribute__((visibility("default"))) int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints,
+                                                       struct addrinfo **out) {
+  int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **) = NULL;
+  if (!name || strcmp(name, "slow.test")) {
+    void *found = dlsym(RTLD_NEXT, "getaddrinfo");
+    memcpy(&real, &found, sizeof real);
+    return real(name, service, hints, out);
+  }
+  atomic_fetch_add(&n_lookups, 1);
+  usleep(LOOKUP_MS * 1000);
+  atomic_fetch_add(&n_looked_up, 1);
+  return EAI_AGAIN;
+}
+
+static bool at_once(void *ctx) {
+  (void)ctx;
+  return true;
+}
+
+/* Neither is the time that is allowed exceeded, nor can threads that look up be piled up by leaving. */
+static void slow_lookups(void **state) {
+  (void)state;
+  struct fetch_options o = {.any = true, .max_bytes = 1000, .timeout_ms = 300};
+  struct buf out;
+  struct err e;
+  for (int leave = 0; leave < 2; leave++) {
+    int64_t begin = clock_ns();
+    buf_init(&out, 0);
+    o.stop = leave ? at_once : NULL;
+    assert_int_equal(fetch(str_c("http://slow.test/a.png"), &o, &out, &e), -1);
+    int ms = (int)((clock_ns() - begin) / 1000000);
+    buf_free(&out);
+    if (ms < 250 || ms > LOOKUP_MS - 200) fail_msg("%d ms: %s", ms, e.msg);
+    if (leave) assert_int_equal(e.code, ERR_CANCELLED);
+    else assert_non_null(strstr(e.msg, "within 300 ms"));
+  }
+  for (int i = 0; i < 500 && atomic_load(&n_looked_up) < atomic_load(&n_lookups); i++) usleep(10000);
+  assert_int_equal(atomic_load(&n_looked_up), 2);
+  usleep(50000); /* for the threads' own end */
+}
+
 static void no_proxies(void **state) {
   (void)state;
   struct web w, proxy;
@@ -339,5 +387,6 @@ static void no_proxies(void **state) {
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(public_addresses), cmocka_unit_test(lists_of_hosts), cmocka_unit_test(fetched),
     cmocka_unit_test(closed_addresses), cmocka_unit_test(limits_hold),    cmocka_unit_test(no_proxies),
+    cmocka_unit_test(slow_lookups),
 };
 TEST_MAIN(tests)

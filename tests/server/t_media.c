@@ -1,4 +1,5 @@
-/* t_media — pictures and sounds over HTTP, with the scripted engine: every dialect, every way in, limits, errors that say where, transcriptions. */
+/* t_media — pictures and sounds over HTTP, with the scripted engine: every dialect, every way in, limits, errors that say where,
+ * transcriptions. */
 #include "fake.h"
 
 #include <sys/stat.h>
@@ -133,6 +134,9 @@ static void other_dialects(void **state) {
          "a/4 s/3 at i6,s7");
   expect(f, "/generate", "{\"text\":[\"!media\",\"!media\"],\"image_data\":[[\"" A4 "\"],null]}", 200, "\"text\":\"a/4 at i1\"");
   expect(f, "/generate", "{\"text\":\"!media\",\"image_data\":\"" A4 "\"}", 200, "\"prompt_tokens\":11,");
+  expect(f, "/generate", "{\"text\":\"!media\",\"image_data\":\"" A4 "\",\"return_logprob\":true,\"logprob_start_len\":10}", 200, NULL);
+  expect(f, "/generate", "{\"text\":\"!media\",\"image_data\":\"" A4 "\",\"return_logprob\":true,\"logprob_start_len\":11}", 400,
+         "less than the prompt's 11 tokens, found 11");
   expect(f, "/generate", "{\"text\":\"!media\",\"image_data\":\"" A4 "\"}", 200,
          "\"image_tokens\":4,\"audio_tokens\":0,\"media\":1,\"media_cached\":0");
   expect(f, "/generate", "{\"input_ids\":[33,300]}", 400, "expected as many pictures as the prompt has placeholders for them, 1, found 0");
@@ -492,6 +496,7 @@ static void streams_of_pieces(void **state) {
   assert_string_equal(buf_cstr(&text), "one two one two one two one two");
   assert_non_null(strstr(buf_cstr(&a.body), "\"text\":\"one two one two one two one two\""));
   assert_non_null(strstr(buf_cstr(&a.body), "[DONE]"));
+  assert_int_equal(atomic_load(&f->fake.n_cut), 1); /* decoded once, however many pieces */
   buf_free(&text);
   answer_free(&a);
   fixture_stop(f);
