@@ -8,6 +8,7 @@ import asyncio, json, os, socket, subprocess, sys, threading, time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from serving import *
+from vocabulary import with_words
 
 try:
     import openai
@@ -36,7 +37,7 @@ def client(srv, **kw):
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Name a colour."}]
 
 
-SEES, HEARS = (os.path.join(ROOT, "tests", "golden", name) for name in ("media-gemma3", "media-gemma4-e2b"))  # without a vocabulary: answers are ids
+SEES, HEARS = with_words("media-gemma3"), with_words("media-gemma4-e2b")
 
 
 def file_base64(folder, name):

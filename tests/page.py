@@ -6,6 +6,9 @@ PAGE_SHOTS=folder keeps pictures of the page there.
 """
 import base64, fcntl, hashlib, http.client, http.server, json, os, re, select, shutil, signal, subprocess, sys, tempfile, threading, time
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from vocabulary import with_words
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CYGNET = os.environ.get("CYGNET", os.path.join(ROOT, "build", "cygnet"))
 TINY_GGUF = os.path.join(ROOT, "tests", "golden", "gemma3-text-tiny", "model-mixed.gguf")
@@ -1129,7 +1132,7 @@ def start_program(model):
 
 @test
 def the_program_sees_pictures():
-    p, port = start_program(os.path.join(ROOT, "tests", "golden", "media-gemma3"))
+    p, port = start_program(with_words("media-gemma3"))
     try:
         t = Tab("http://127.0.0.1:%d/" % port)
         t.wait("!document.getElementById('attach').hidden")

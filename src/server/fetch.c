@@ -177,7 +177,11 @@ static struct curl_slist *resolve_list(const char *resolve) {
 static void set_options(CURL *c, struct transfer *t, const char *url, struct curl_slist *resolve) {
   long left_ms = (long)((t->deadline_ns - clock_ns()) / 1000000);
   curl_easy_setopt(c, CURLOPT_URL, url);
+#if LIBCURL_VERSION_NUM >= 0x075500
   curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+  curl_easy_setopt(c, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
   curl_easy_setopt(c, CURLOPT_DISALLOW_USERNAME_IN_URL, 1L);
   curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
   curl_easy_setopt(c, CURLOPT_PROXY, ""); /* also none of the environment */
@@ -190,7 +194,9 @@ static void set_options(CURL *c, struct transfer *t, const char *url, struct cur
   curl_easy_setopt(c, CURLOPT_FORBID_REUSE, 1L);
   curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, MAX(left_ms, 1L));
   curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, MAX(left_ms, 1L));
-  curl_easy_setopt(c, CURLOPT_QUICK_EXIT, 1L); /* or a slow resolver would hold it longer than that */
+#if LIBCURL_VERSION_NUM >= 0x075700
+  curl_easy_setopt(c, CURLOPT_QUICK_EXIT, 1L); /* or a slow resolver would hold it longer than that; older ones do */
+#endif
   curl_easy_setopt(c, CURLOPT_OPENSOCKETFUNCTION, open_socket);
   curl_easy_setopt(c, CURLOPT_OPENSOCKETDATA, t);
   curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, take);
