@@ -129,26 +129,16 @@ int cygnet_media_write(const struct cygnet *c, const struct cygnet_media *m, con
 
 /* ---- prompts ----------------------------------------------------------------------------------------------------------------- */
 
-static const char *const kind_names[] = {"picture", "video frame", "sound"};
-
-/* What a token stands for, or -1: itself. */
-static int kind_of(const struct cygnet *c, int32_t id) {
-  if (id < 0) return -1;
-  if (c->model->vision && id == c->config.image_id) return MEDIA_IMAGE;
-  if (c->model->vision && id == c->config.video_id) return MEDIA_FRAME;
-  return c->model->audio && id == c->config.audio_id ? MEDIA_AUDIO : -1;
-}
-
 /* Every placeholder has its medium; *n_out: tokens of the expanded prompt. */
 static int match(const struct cygnet *c, const int32_t *ids, size_t n_ids, const struct cygnet_media *const *media, size_t n_media,
                  size_t *n_out, struct err *e) {
   size_t k = 0, n = n_ids;
   for (size_t i = 0; i < n_ids; i++) {
-    int kind = kind_of(c, ids[i]);
+    int kind = request_placeholder(&c->limits.media, ids[i]);
     if (kind < 0) continue;
     if (k < n_media && (int)own(media[k])->kind != kind)
-      return err_set(e, ERR_BAD_INPUT, "the prompt has a place for a %s at token %zu, found a %s", kind_names[kind], i,
-                     kind_names[own(media[k])->kind]);
+      return err_set(e, ERR_BAD_INPUT, "the prompt has a place for a %s at token %zu, found a %s", media_kind_name((enum media_kind)kind),
+                     i, media_kind_name(own(media[k])->kind));
     if (k < n_media && size_add_overflows(n, (size_t)own(media[k])->n_tokens - 1, &n))
       return err_set(e, ERR_TOO_LARGE, "the prompt has too many pictures and sounds");
     k++;
@@ -176,7 +166,7 @@ int cygnet_expand(const struct cygnet *c, const int32_t *ids, size_t n_ids, cons
   *out = to;
   *n_out = n;
   for (size_t i = 0; i < n_ids; i++) {
-    int copies = kind_of(c, ids[i]) < 0 ? 1 : own(*media++)->n_tokens;
+    int copies = request_placeholder(&c->limits.media, ids[i]) < 0 ? 1 : own(*media++)->n_tokens;
     while (copies--) *to++ = ids[i];
   }
   return 0;

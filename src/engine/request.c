@@ -13,12 +13,9 @@
 
 /* ---- checks ----------------------------------------------------------------------------------------------------------------- */
 
-static const char *const kind_names[] = {[MEDIA_IMAGE] = "picture", [MEDIA_FRAME] = "video frame", [MEDIA_AUDIO] = "sound"};
-
 static const struct media *medium_at(const struct cygnet_request *from, size_t i) { return (const struct media *)from->media[i]; }
 
-/* The kind that id stands for; -1: it is text. */
-static int placeholder_kind(const struct media_rules *m, int32_t id) {
+int request_placeholder(const struct media_rules *m, int32_t id) {
   if (id < 0 || !m->takes) return -1;
   return id == m->image_id ? MEDIA_IMAGE : id == m->video_id ? MEDIA_FRAME : id == m->audio_id ? MEDIA_AUDIO : -1;
 }
@@ -28,7 +25,7 @@ static int check_medium(const struct media_rules *rules, const struct media *m, 
   if (m->n_tokens < 1 || m->n_rows < 1 || (rules->cross && m->n_tokens != 1) || (!rules->cross && m->n_rows != m->n_tokens) ||
       m->n_patches < 1 || m->n_patches > most)
     return err_set(e, ERR_BAD_INPUT, "media[%zu]: expected a %s made for this model, found one of %d rows from %d patches", i,
-                   kind_names[m->kind], m->n_rows, m->n_patches);
+                   media_kind_name(m->kind), m->n_rows, m->n_patches);
   return 0;
 }
 
@@ -41,16 +38,16 @@ static int check_media(const struct cygnet_request *from, const struct media_rul
     return err_set(e, ERR_BAD_INPUT, "media: expected at most %d, found %zu", REQUEST_MEDIA_MAX, from->n_media);
   if (from->n_media && !rules->takes) return err_set(e, ERR_BAD_INPUT, "media: this model takes neither pictures nor sound");
   for (size_t i = 0; i < from->n_prompt; i++) {
-    int kind = placeholder_kind(rules, from->prompt[i]);
+    int kind = request_placeholder(rules, from->prompt[i]);
     if (kind < 0) continue;
     if (n_media == from->n_media)
       return err_set(e, ERR_BAD_INPUT, "prompt[%zu]: the place of a %s (id %d), and the request has %zu pictures and sounds only", i,
-                     kind_names[kind], from->prompt[i], n_media);
+                     media_kind_name((enum media_kind)kind), from->prompt[i], n_media);
     const struct media *m = medium_at(from, n_media);
-    if (!m) return err_set(e, ERR_BAD_INPUT, "media[%zu]: expected a %s, found none", n_media, kind_names[kind]);
+    if (!m) return err_set(e, ERR_BAD_INPUT, "media[%zu]: expected a %s, found none", n_media, media_kind_name((enum media_kind)kind));
     if ((int)m->kind != kind)
-      return err_set(e, ERR_BAD_INPUT, "prompt[%zu]: the place of a %s (id %d), and media[%zu] is a %s", i, kind_names[kind],
-                     from->prompt[i], n_media, kind_names[m->kind]);
+      return err_set(e, ERR_BAD_INPUT, "prompt[%zu]: the place of a %s (id %d), and media[%zu] is a %s", i,
+                     media_kind_name((enum media_kind)kind), from->prompt[i], n_media, media_kind_name(m->kind));
     if (check_medium(rules, m, n_media, e)) return -1;
     *n_prompt += (size_t)m->n_tokens - 1;
     n_media++;
@@ -70,7 +67,7 @@ static int check_prompt(const struct cygnet_request *from, const struct request_
   if (*n_prompt == (size_t)ctx && from->max_tokens != 0)
     return err_set(e, ERR_BAD_INPUT, "prompt: has %zu tokens%s, the context holds %d and needs room for an answer", *n_prompt, rows, ctx);
   for (size_t i = 0; i < from->n_prompt; i++)
-    if ((from->prompt[i] < 0 || from->prompt[i] >= limits->vocab) && placeholder_kind(&limits->media, from->prompt[i]) < 0)
+    if ((from->prompt[i] < 0 || from->prompt[i] >= limits->vocab) && request_placeholder(&limits->media, from->prompt[i]) < 0)
       return err_set(e, ERR_BAD_INPUT, "prompt[%zu]: expected an id from 0 to %d, found %d", i, limits->vocab - 1, from->prompt[i]);
   return 0;
 }
@@ -195,7 +192,7 @@ static int set_tokens(struct request *r, const struct cygnet_request *from, cons
   int at = 0;
   r->spans = from->n_media ? xcalloc(from->n_media, sizeof *r->spans) : NULL;
   for (size_t i = 0; i < from->n_prompt; i++) {
-    if (placeholder_kind(rules, from->prompt[i]) < 0) {
+    if (request_placeholder(rules, from->prompt[i]) < 0) {
       r->tokens[at++] = from->prompt[i];
       continue;
     }

@@ -59,6 +59,9 @@ struct media_rules {
   struct names *names;                  /* borrows */
 };
 
+/* What an id of a prompt stands for: enum media_kind, or -1: itself. */
+int request_placeholder(const struct media_rules *m, int32_t id);
+
 struct request_span {        /* a picture or a sound */
   int first, n;              /* rows of the prompt */
   const struct media *media; /* one reference */

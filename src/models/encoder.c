@@ -275,6 +275,45 @@ void encoder_attend(const struct encoder *x, const struct encoder_rows *r, int u
   x->m->dev->ops->attend(x->m->dev, &qs, &qs, &ks, &vs, n, scale, r->lo + first, r->hi + first);
 }
 
+/* ---- units of a ViT ------------------------------------------------------------------------------------------------------------ */
+
+int encoder_vit_units(const struct encoder *x, const struct encoder_rows *r, const struct vision_config *v, int n_out) {
+  int blocks = div_up(r->n, x->block), of_layer = 2 * blocks + encoder_attend_units(x, r, v->n_heads);
+  return blocks + v->n_layers * of_layer + div_up(n_out, x->block);
+}
+
+struct encoder_step encoder_vit_step(const struct encoder *x, const struct encoder_rows *r, const struct vision_config *v, int n_out,
+                                     int unit) {
+  int blocks = div_up(r->n, x->block), attention = encoder_attend_units(x, r, v->n_heads), of_layer = 2 * blocks + attention;
+  struct encoder_step s = {.phase = ENCODER_EMBED};
+  int part = unit, rows = r->n;
+  if (unit >= blocks) {
+    s.layer = (unit - blocks) / of_layer;
+    part = (unit - blocks) % of_layer;
+    if (s.layer == v->n_layers) {
+      s.phase = ENCODER_PROJECT;
+      rows = n_out;
+    } else if (part < blocks) {
+      s.phase = ENCODER_QKV;
+    } else if (part < blocks + attention) {
+      return (struct encoder_step){.phase = ENCODER_ATTEND, .layer = s.layer, .first = part - blocks};
+    } else {
+      s.phase = ENCODER_REST;
+      part -= blocks + attention;
+    }
+  }
+  s.first = part * x->block;
+  s.n = MIN(x->block, rows - s.first);
+  return s;
+}
+
+int32_t *encoder_pool_index(int32_t *to, int first, int wide, int n, int pool) {
+  int across = wide / pool;
+  for (int r = 0; r < n; r++)
+    for (int p = 0; p < pool * pool; p++) *to++ = first + (r / across * pool + p / pool) * wide + r % across * pool + p % pool;
+  return to;
+}
+
 void encoder_inputs(const struct encoder *x, const struct encoder_rows *r, int first, float *room, struct tensor *y) {
   for (int i = 0, n; i < y->rows; i += n) {
     int row = first + i;

@@ -157,6 +157,20 @@ static inline size_t encoder_rows_bytes(int rows_max) { return 4 * (size_t)rows_
 int encoder_attend_units(const struct encoder *x, const struct encoder_rows *r, int n_heads);
 void encoder_attend(const struct encoder *x, const struct encoder_rows *r, int unit, const struct tensor *q, const struct tensor *k,
                     const struct tensor *v, int n_heads, float scale);
+/* The units of a ViT without global layers, in order: blocks of the input; of every layer blocks of q, k and v, attention, blocks of the rest; blocks of the
+ * n_out rows that come out. */
+enum encoder_phase { ENCODER_EMBED, ENCODER_QKV, ENCODER_ATTEND, ENCODER_REST, ENCODER_PROJECT };
+struct encoder_step {
+  enum encoder_phase phase;
+  int layer;
+  int first, n; /* rows; of ENCODER_ATTEND first is the unit of encoder_attend */
+};
+int encoder_vit_units(const struct encoder *x, const struct encoder_rows *r, const struct vision_config *v, int n_out);
+struct encoder_step encoder_vit_step(const struct encoder *x, const struct encoder_rows *r, const struct vision_config *v, int n_out,
+                                     int unit);
+/* The patches of each of n soft rows of a picture whose patches begin at row `first` of the job, `wide` of them side by side: pool x pool numbers for
+ * each, from `to` on. Returns where the next ones go. */
+int32_t *encoder_pool_index(int32_t *to, int first, int wide, int n, int pool);
 /* Input rows [first, first + y->rows) of the job, as media_patches gives them; with room (for one row) their colours, which come in turns,
  * are put one after the other: [y, x, colour] becomes [colour, y, x]. */
 void encoder_inputs(const struct encoder *x, const struct encoder_rows *r, int first, float *room, struct tensor *y);

@@ -203,6 +203,11 @@ fail:
 
 /* ---- life ------------------------------------------------------------------------------------------------------------------ */
 
+const char *media_kind_name(enum media_kind kind) {
+  static const char *const names[] = {[MEDIA_IMAGE] = "picture", [MEDIA_FRAME] = "video frame", [MEDIA_AUDIO] = "sound"};
+  return names[kind];
+}
+
 void media_retain(const struct media *m) { __atomic_add_fetch(&((struct media *)m)->refs, 1, __ATOMIC_RELAXED); }
 
 void media_release(const struct media *m) {

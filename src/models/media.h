@@ -21,6 +21,7 @@
 #include "files/image.h"
 
 enum media_kind { MEDIA_IMAGE, MEDIA_FRAME /* of a video: a picture with its own placeholder */, MEDIA_AUDIO };
+const char *media_kind_name(enum media_kind kind); /* "picture", "video frame", "sound" */
 
 struct media { /* what cygnet.h calls struct cygnet_media: one is cast into the other */
   enum media_kind kind;

@@ -185,12 +185,10 @@ static void siglip_unload(struct encoder *x) {
 /* Patches of soft row (x, y) of each picture, in rows of the job. */
 static void pool_index(struct siglip *s) {
   const struct vision_config *v = &s->base.m->config.vision;
-  int side = side_of(v), pool = v->pool, across = side / pool;
+  int side = side_of(v), each = side / v->pool * (side / v->pool);
   int32_t *to = s->pool;
-  for (int i = 0; i < s->base.n_items; i++)
-    for (int r = 0; r < across * across; r++)
-      for (int p = 0; p < pool * pool; p++) *to++ = i * side * side + (r / across * pool + p / pool) * side + r % across * pool + p % pool;
-  s->n_out = s->base.n_items * across * across;
+  for (int i = 0; i < s->base.n_items; i++) to = encoder_pool_index(to, i * side * side, side, each, v->pool);
+  s->n_out = s->base.n_items * each;
 }
 
 static int siglip_begin(struct encoder *x) {
@@ -204,8 +202,7 @@ static int siglip_begin(struct encoder *x) {
   x->out.rows = s->n_out;
   x->products = s->rows.n * (d * s->patch.cols + v->n_layers * (4 * d * qd + 2 * d * v->ffn + 2 * side * side * qd)) +
                 s->n_out * d * c->hidden;
-  int blocks = div_up(s->rows.n, x->block), of_layer = 2 * blocks + encoder_attend_units(x, &s->rows, v->n_heads);
-  return blocks + v->n_layers * of_layer + div_up(s->n_out, x->block);
+  return encoder_vit_units(x, &s->rows, v, s->n_out);
 }
 
 static void siglip_embed(struct siglip *s, int first, int n) {
@@ -275,19 +272,13 @@ static void siglip_project(struct siglip *s, int first, int n) {
 static void siglip_unit(struct encoder *x, int i) {
   struct siglip *s = (struct siglip *)x;
   const struct vision_config *v = &x->m->config.vision;
-  int blocks = div_up(s->rows.n, x->block), attention = encoder_attend_units(x, &s->rows, v->n_heads), of_layer = 2 * blocks + attention;
-  if (i < blocks) {
-    siglip_embed(s, i * x->block, MIN(x->block, s->rows.n - i * x->block));
-    return;
-  }
-  int l = (i - blocks) / of_layer, part = (i - blocks) % of_layer, first = part * x->block;
-  if (l == v->n_layers) siglip_project(s, first, MIN(x->block, s->n_out - first));
-  else if (part < blocks) siglip_qkv(s, l, first, MIN(x->block, s->rows.n - first));
-  else if (part < blocks + attention)
-    encoder_attend(x, &s->rows, part - blocks, &s->t.q, &s->t.k, &s->t.v, v->n_heads, 1 / sqrtf((float)v->head_dim));
-  else {
-    first -= (blocks + attention) * x->block;
-    siglip_rest(s, l, first, MIN(x->block, s->rows.n - first));
+  struct encoder_step t = encoder_vit_step(x, &s->rows, v, s->n_out, i);
+  switch (t.phase) {
+  case ENCODER_EMBED: siglip_embed(s, t.first, t.n); break;
+  case ENCODER_QKV: siglip_qkv(s, t.layer, t.first, t.n); break;
+  case ENCODER_ATTEND: encoder_attend(x, &s->rows, t.first, &s->t.q, &s->t.k, &s->t.v, v->n_heads, 1 / sqrtf((float)v->head_dim)); break;
+  case ENCODER_REST: siglip_rest(s, t.layer, t.first, t.n); break;
+  case ENCODER_PROJECT: siglip_project(s, t.first, t.n); break;
   }
 }
 

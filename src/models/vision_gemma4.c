@@ -185,9 +185,8 @@ static void vision_places(struct vision *s) {
   s->n_out = 0;
   for (int i = 0; i < x->n_items; i++) {
     const struct media *m = x->items[i];
-    int wide = m->width / c->vision.patch, across = wide / pool, soft = m->n_patches / (pool * pool);
-    for (int r = 0; r < soft; r++)
-      for (int p = 0; p < pool * pool; p++) *to++ = row + (r / across * pool + p / pool) * wide + r % across * pool + p % pool;
+    int soft = m->n_patches / (pool * pool);
+    to = encoder_pool_index(to, row, m->width / c->vision.patch, soft, pool);
     for (int p = 0; p < m->n_patches; p++, row++) {
       int at_x, at_y;
       media_place(c, m, p, &at_x, &at_y);
@@ -210,8 +209,7 @@ static int vision_begin(struct encoder *x) {
   for (int i = 0; i < x->n_items; i++) seen += (int64_t)x->items[i]->n_patches * x->items[i]->n_patches;
   x->products = s->rows.n * (d * s->patch.cols + v->n_layers * (4 * d * qd + 3 * d * v->ffn)) + v->n_layers * 2 * seen * qd +
                 s->n_out * d * c->hidden;
-  int blocks = div_up(s->rows.n, x->block), of_layer = 2 * blocks + encoder_attend_units(x, &s->rows, v->n_heads);
-  return blocks + v->n_layers * of_layer + div_up(s->n_out, x->block);
+  return encoder_vit_units(x, &s->rows, v, s->n_out);
 }
 
 static void vision_embed(struct vision *s, int first, int n) {
@@ -293,18 +291,13 @@ static void vision_project(struct vision *s, int first, int n) {
 static void vision_unit(struct encoder *x, int i) {
   struct vision *s = (struct vision *)x;
   const struct vision_config *v = &x->m->config.vision;
-  int blocks = div_up(s->rows.n, x->block), attention = encoder_attend_units(x, &s->rows, v->n_heads), of_layer = 2 * blocks + attention;
-  if (i < blocks) {
-    vision_embed(s, i * x->block, MIN(x->block, s->rows.n - i * x->block));
-    return;
-  }
-  int l = (i - blocks) / of_layer, part = (i - blocks) % of_layer, first = part * x->block;
-  if (l == v->n_layers) vision_project(s, first, MIN(x->block, s->n_out - first));
-  else if (part < blocks) vision_qkv(s, l, first, MIN(x->block, s->rows.n - first));
-  else if (part < blocks + attention) encoder_attend(x, &s->rows, part - blocks, &s->t.q, &s->t.k, &s->t.v, v->n_heads, 1);
-  else {
-    first -= (blocks + attention) * x->block;
-    vision_rest(s, l, first, MIN(x->block, s->rows.n - first));
+  struct encoder_step t = encoder_vit_step(x, &s->rows, v, s->n_out, i);
+  switch (t.phase) {
+  case ENCODER_EMBED: vision_embed(s, t.first, t.n); break;
+  case ENCODER_QKV: vision_qkv(s, t.layer, t.first, t.n); break;
+  case ENCODER_ATTEND: encoder_attend(x, &s->rows, t.first, &s->t.q, &s->t.k, &s->t.v, v->n_heads, 1); break;
+  case ENCODER_REST: vision_rest(s, t.layer, t.first, t.n); break;
+  case ENCODER_PROJECT: vision_project(s, t.first, t.n); break;
   }
 }
 

@@ -10,6 +10,15 @@
 #include "files/json.h"
 #include "models/media_impl.h"
 
+/* Which placeholders there are, as the engine says it. */
+static void set_placeholders(struct cygnet *c) {
+  const struct model *m = c->model;
+  c->limits.media = (struct media_rules){.takes = m->vision || m->audio,
+                                         .image_id = m->vision ? c->config.image_id : -1,
+                                         .video_id = m->vision ? c->config.video_id : -1,
+                                         .audio_id = m->audio ? c->config.audio_id : -1};
+}
+
 /* What an opened engine with both encoders looks like from here. */
 static struct cygnet *engine_of(const char *folder, bool vision, bool audio) {
   struct cygnet *c = xcalloc(1, sizeof *c);
@@ -20,6 +29,7 @@ static struct cygnet *engine_of(const char *folder, bool vision, bool audio) {
   static char encoder; /* never looked into */
   if (vision) c->model->vision = (struct encoder *)(void *)&encoder;
   if (audio) c->model->audio = (struct encoder *)(void *)&encoder;
+  set_placeholders(c);
   return c;
 }
 
@@ -280,6 +290,7 @@ static void test_expand(void **state) {
   }
 
   c->model->vision = NULL; /* then these ids are tokens as any others */
+  set_placeholders(c);
   assert_int_equal(cygnet_expand(c, ids, 6, NULL, 0, &out, &n, &e), 0);
   assert_int_equal(n, 6);
   cygnet_free(out);
