@@ -26,6 +26,7 @@ struct entry {
   int file; /* which map */
   bool skipped, fetched;
   bool media; /* of an encoder: skipped, unless somebody fetches it */
+  bool told;  /* a warning has named it */
   void *copy; /* owned, from mem_big_alloc: the data, when it is not aligned in the file */
 };
 
@@ -541,9 +542,10 @@ int weights_report_unused(struct weights *w, bool strict, struct err *e) {
   const struct entry *first = NULL;
   const bool encodes[2] = {has_fetched(w, false), has_fetched(w, true)};
   for (size_t i = 0; i < w->n_entries; i++) {
-    const struct entry *t = &w->entries[i];
-    if (t->fetched || (t->media ? !encodes[is_of_sound(t)] : t->skipped)) continue;
+    struct entry *t = &w->entries[i];
+    if (t->fetched || (t->told && !strict) || (t->media ? !encodes[is_of_sound(t)] : t->skipped)) continue;
     if (!first) first = t;
+    t->told = !strict;
     n_all++;
     char kind[160];
     kind_of(t->own, kind);

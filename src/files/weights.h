@@ -55,7 +55,7 @@ enum dtype weights_type(const char *name, enum dtype own, int64_t cols, enum dty
 /* A vector of n whole numbers 0 .. limit-1, each at most once (I64 or I32). */
 int weights_get_order(struct weights *w, const char *name, int n, int limit, int32_t *out, struct err *e);
 
-/* Tensors that nobody fetched: a warning line per kind, or an error when strict. Call after binding. Those of pictures and sound ("v.",
+/* Tensors that nobody fetched: a warning line per kind, once for each tensor, or an error when strict. Call after binding. Those of pictures and sound ("v.",
  * "a.", "mm.") only once one of that letter has been fetched. */
 int weights_report_unused(struct weights *w, bool strict, struct err *e);
 /* The file's pages of this tensor were read for the last time. */
