@@ -18,6 +18,8 @@
  *   9. A cross-attention layer is called with k = v = NULL: it reads banks, which fill wrote before; its query is never padded, its keys
  *      know no causality and no window, and their number has nothing to do with that of text rows (one query against thousands of keys is
  *      the ordinary case). No interval reaches over more than the pool holds.
+ *  (5 holds for near devices. On an accelerator the shape of a call decides how its library adds up: there the same numbers come out within
+ *  rounding, and to the bit only for the same batch by the same road.)
  *  10. Of the rows of a sequence, intervals need not grow with the row: rows of a picture end together, some see nothing, some another
  *      bank. In layers of text, whatever lies between two intervals of a step is seen by some row between those rows.
  * Every backend is compared with attn_ref by tests/compute/t_attn.c.
@@ -52,6 +54,7 @@ struct attn_config {
   int rows_max, seqs_max, tokens_max; /* tokens of a sequence: keys of text */
   const struct kern *kern;
   struct workers *workers; /* borrows; may be NULL */
+  struct device *device;   /* borrows; backends of far devices only */
 };
 
 struct attn;
@@ -64,12 +67,13 @@ struct attn_ops {
   void (*copy_page)(struct attn *a, enum kv_kind kind, int32_t from, int32_t to);
   /* Keys and values of a bank, k and v [rows, n_kv * head_dim], to slots of the cross pool. Between steps. */
   void (*fill)(struct attn *a, int layer, const struct tensor *k, const struct tensor *v, const int64_t *slot);
-  /* q [n_rows, n_q * head_dim]; k, v [n_rows, n_kv * head_dim], or NULL when the layer reads a donor; out like q. All F32. */
+  /* q [n_rows, n_q * head_dim]; k, v [n_rows, n_kv * head_dim], or NULL when the layer reads a donor; out like q. In the device's type. */
   void (*run)(struct attn *a, int layer, const struct tensor *q, const struct tensor *k, const struct tensor *v, struct tensor *out);
 };
 
-extern const struct attn_ops attn_cpu_ops; /* paged, tiled, online softmax, kernels of the chosen instruction set */
-extern const struct attn_ops attn_ref_ops; /* the oracle: float64 loops over the interval, ten lines of arithmetic */
+extern const struct attn_ops attn_cpu_ops;    /* paged, tiled, online softmax, kernels of the chosen instruction set */
+extern const struct attn_ops attn_ref_ops;    /* the oracle: float64 loops over the interval, ten lines of arithmetic */
+extern const struct attn_ops attn_ascend_ops; /* ascend/attn.h */
 
 /* What every backend asks of a configuration: types, shapes, donors. */
 int attn_check(const struct attn_config *c, struct err *e);

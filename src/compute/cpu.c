@@ -156,6 +156,76 @@ static void cpu_free(struct device *d, struct tensor *t) {
   *t = (struct tensor){0};
 }
 
+/* --- near: nothing is moved ------------------------------------------------------------------------------------------------ */
+
+static int cpu_host_alloc(struct device *d, struct tensor *host, int rows, int cols, const char *what, struct err *e) {
+  (void)d, (void)what, (void)e;
+  *host = (struct tensor){.dtype = DTYPE_F32, .rows = rows, .cols = cols};
+  return 0;
+}
+static void cpu_host_free(struct device *d, struct tensor *host) {
+  (void)d;
+  *host = (struct tensor){0};
+}
+static void cpu_fetch(struct device *d, struct tensor *host, const struct tensor *x) {
+  (void)d;
+  *host = *x;
+}
+static struct tensor cpu_stage(struct device *d, const struct tensor *t) {
+  (void)d;
+  return *t;
+}
+static void cpu_send(struct device *d, const struct tensor *t, const struct tensor *staged) {
+  (void)d;
+  CHECK(t->data == staged->data);
+}
+static int cpu_table_bind(struct device *d, struct weight *w, const char *name, struct err *e) {
+  (void)d, (void)name, (void)e;
+  w->packed = NULL;
+  w->packed_bytes = 0;
+  return 0;
+}
+static int cpu_hold(struct device *d, const float *w, size_t n, struct err *e) {
+  (void)d, (void)w, (void)n, (void)e;
+  return 0;
+}
+static void cpu_drop(struct device *d, const float *w) { (void)d, (void)w; }
+static int cpu_hold_batch(struct device *d, const struct batch *b, struct err *e) {
+  (void)d, (void)b, (void)e;
+  return 0;
+}
+static void cpu_step(struct device *d, const struct batch *b) { (void)d, (void)b; }
+static int cpu_finish(struct device *d, struct err *e) {
+  (void)d, (void)e;
+  return 0;
+}
+
+/* --- records: base/record.h ------------------------------------------------------------------------------------------------- */
+
+static struct record *record_of(const struct device_record *r) { return (struct record *)(uintptr_t)r; }
+
+static const char *cpu_no_records(const struct device *d) {
+  (void)d;
+  return NULL;
+}
+static struct device_record *cpu_record_new(struct device *d, int launches_max, size_t ctx_bytes_max, struct err *e) {
+  (void)d;
+  return (struct device_record *)record_new(launches_max, ctx_bytes_max, e);
+}
+static void cpu_record_delete(struct device *d, struct device_record *r) {
+  (void)d;
+  record_delete(record_of(r));
+}
+static void cpu_record_begin(struct device *d, struct device_record *r) { workers_record(d->workers, record_of(r)); }
+static void cpu_record_end(struct device *d, struct device_record *r) {
+  (void)r;
+  workers_record(d->workers, NULL);
+}
+static int cpu_record_launches(const struct device_record *r) { return record_launches(record_of(r)); }
+static void cpu_record_replay(struct device *d, struct device_record *r) { workers_replay(d->workers, record_of(r)); }
+
+/* --- weights ------------------------------------------------------------------------------------------------------------- */
+
 static int cpu_weight_bind(struct device *d, struct weight *w, int n, const char *name, struct err *e) {
   size_t n_bytes = 0;
   for (int i = 0; i < n; i++) {
@@ -202,7 +272,8 @@ static int cpu_rope_init(struct device *d, struct rope_table *t, int head_dim, d
   return 0;
 }
 
-static void cpu_rope_bands(struct rope_table *t, double factor, double low, double high, int tokens) {
+static void cpu_rope_bands(struct device *d, struct rope_table *t, double factor, double low, double high, int tokens) {
+  (void)d;
   for (int i = 0; i < t->n_rotated; i++) {
     double f = pow(t->theta, -2.0 * i / t->head_dim) / t->factor, turns = tokens * f / (2 * M_PI); /* within the length trained first */
     double kept = MIN(MAX((turns - low) / (high - low), 0), 1);
@@ -372,6 +443,32 @@ static void cpu_gather(struct device *d, struct tensor *y, const struct tensor *
   cpu_spread(d, &j, y->rows, y->cols, 1, false);
 }
 
+static void copy_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
+  for (int r = row; r < row_end; r++)
+    memcpy(tensor_row(&j->y, r) + col, tensor_row(&j->x, r) + col, sizeof(float) * (size_t)(col_end - col));
+}
+static void cpu_copy(struct device *d, struct tensor *y, const struct tensor *x) {
+  CHECK(y->cols == x->cols && y->rows >= x->rows);
+  struct cpu_job j = {.fn = copy_rows, .y = *y, .x = *x};
+  cpu_spread(d, &j, x->rows, x->cols, 1, true);
+}
+
+struct argmax_job {
+  const struct kern *kern;
+  struct tensor x;
+  int32_t *ids;
+};
+static void argmax_row(void *ctx, int row, int worker) {
+  struct argmax_job *j = ctx;
+  bool not_finite;
+  (void)worker;
+  j->ids[row] = j->kern->argmax(tensor_row(&j->x, row), j->x.cols, &not_finite);
+}
+static void cpu_argmax(struct device *d, int32_t *ids, const struct tensor *x) {
+  struct argmax_job j = {d->kern, *x, ids};
+  workers_run(x->rows > 1 ? d->workers : NULL, argmax_row, &j, x->rows);
+}
+
 static void put_rows_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
   for (int r = row; r < row_end; r++) {
     if (j->ids[r] < 0) continue;
@@ -488,10 +585,33 @@ static void cpu_conv_rows(struct device *d, struct tensor *y, const struct tenso
 
 const struct device_ops device_cpu_ops = {
     .name = "cpu",
+    .attn = &attn_cpu_ops,
+    .is_near = true,
+    .record_runs = true,
     .open = cpu_open,
     .close = cpu_close,
     .alloc = cpu_alloc,
     .free = cpu_free,
+    .host_alloc = cpu_host_alloc,
+    .host_free = cpu_host_free,
+    .fetch = cpu_fetch,
+    .stage = cpu_stage,
+    .send = cpu_send,
+    .copy = cpu_copy,
+    .table_bind = cpu_table_bind,
+    .hold = cpu_hold,
+    .drop = cpu_drop,
+    .hold_batch = cpu_hold_batch,
+    .step = cpu_step,
+    .finish = cpu_finish,
+    .no_records = cpu_no_records,
+    .record_new = cpu_record_new,
+    .record_delete = cpu_record_delete,
+    .record_bytes = record_bytes,
+    .record_begin = cpu_record_begin,
+    .record_end = cpu_record_end,
+    .record_launches = cpu_record_launches,
+    .record_replay = cpu_record_replay,
     .weight_bind = cpu_weight_bind,
     .weight_free = cpu_weight_free,
     .rope_init = cpu_rope_init,
@@ -510,6 +630,7 @@ const struct device_ops device_cpu_ops = {
     .rope = cpu_rope,
     .softcap = cpu_softcap,
     .gather = cpu_gather,
+    .argmax = cpu_argmax,
     .put_rows = cpu_put_rows,
     .add_scaled = cpu_add_scaled,
     .layernorm = cpu_layernorm,

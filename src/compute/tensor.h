@@ -1,6 +1,8 @@
 /* tensor.h — a matrix of activations, and a matrix of weights.
  *
  * A tensor has two dimensions; a head axis is a stride, not a third dimension: q of shape [rows, n_q, head_dim] is a tensor of cols = n_q * head_dim.
+ * Its memory is the device's (device.h): only where that is near may the host look into it. Parts of a tensor are made by arithmetic on the
+ * address alone (tensor_at, tensor_rows, tensor_part).
  */
 #ifndef CYGNET_TENSOR_H
 #define CYGNET_TENSOR_H
@@ -8,12 +10,25 @@
 #include "base/dtype.h"
 
 struct tensor {
-  enum dtype dtype; /* activations are F32 on the CPU */
+  enum dtype dtype; /* of activations: the device's choice; F32 on the CPU */
   int rows, cols;
   size_t row_bytes; /* distance of rows; a multiple of 64 */
   void *data;       /* on the device */
 };
 
+/* Of plain numbers only. */
+static inline size_t tensor_elem_bytes(const struct tensor *t) { return dtype_info(t->dtype)->block_bytes; }
+static inline void *tensor_at(const struct tensor *t, int row, int col) {
+  return (char *)t->data + (size_t)row * t->row_bytes + (size_t)col * tensor_elem_bytes(t);
+}
+/* Rows [row, row + rows) and columns [col, col + cols) of the same memory. */
+static inline struct tensor tensor_part(struct tensor t, int row, int rows, int col, int cols) {
+  t.data = tensor_at(&t, row, col);
+  t.rows = rows;
+  t.cols = cols;
+  return t;
+}
+/* For the host: of a tensor of F32 that it can read. */
 static inline float *tensor_row(const struct tensor *t, int row) { return (float *)((char *)t->data + (size_t)row * t->row_bytes); }
 /* The same memory with another number of rows (n <= rows allocated). */
 static inline struct tensor tensor_rows(struct tensor t, int n) {

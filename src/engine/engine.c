@@ -614,6 +614,16 @@ static bool encode_some(struct cygnet *c, int64_t start_ns, bool beside_decoding
   }
 }
 
+/* The device failed: what the step wrote is worth nothing, and whoever had rows in it ends here. What earlier steps wrote is good. */
+static void fail_step(struct cygnet *c, const struct err *why) {
+  log_line(LOG_ERROR, "engine", "%s", why->msg);
+  for (int i = 0; i < c->sched.n_picks; i++) {
+    struct request *r = c->sched.picks[i].r;
+    r->error = *why;
+    finish(c, r, CYGNET_FINISH_ERROR);
+  }
+}
+
 /* The rows of the step that was put together. Whether anybody decodes. */
 static bool compute(struct cygnet *c) {
   int64_t start_ns = clock_ns();
@@ -626,6 +636,8 @@ static bool compute(struct cygnet *c) {
     *(p->is_decoding ? &n.n_ahead : &n.n_prompt) += p->n - p->is_decoding;
   }
   c->logits = forward(c);
+  struct err failed = {0};
+  if (c->model->dev->ops->finish(c->model->dev, &failed)) return fail_step(c, &failed), n.n_decoding > 0;
   commit_rows(c);
   int n_samples = settle_rows(c);
   workers_run(n_samples > 1 && c->n_sayers == workers_count(c->model->dev->workers) ? c->model->dev->workers : NULL, sample_one, c,

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "base/record.h"
 
 enum {
   BUCKETS_EXACT = 8, /* up to so many rows there is a bucket for each number */
@@ -20,8 +19,8 @@ struct graph {
   struct batch *b;
   int rows_max, n_buckets;
   struct graph_stats stats;
-  int n_roads;              /* records of a bucket: without cross-attention, and with it where the model has some */
-  struct record *records[]; /* [n_buckets, n_roads]; without launches: not recorded yet */
+  int n_roads;                     /* records of a bucket: without cross-attention, and with it where the model has some */
+  struct device_record *records[]; /* [n_buckets, n_roads]; without launches: not recorded yet */
 };
 
 int graph_bucket(int n_rows, int rows_max) {
@@ -42,10 +41,10 @@ static int road_count(const struct model_config *c) { return config_has_cross(c)
 static int launches_max(const struct model_config *c) { return c->n_layers * LAUNCHES_PER_LAYER + LAUNCHES_BESIDE; }
 static size_t ctx_bytes_max(const struct model_config *c) { return (size_t)launches_max(c) * CTX_BYTES_EACH; }
 
-size_t graph_bytes(const struct model_config *c, int rows_max) {
+size_t graph_bytes(const struct model_config *c, const struct device_ops *ops, int rows_max) {
   if (rows_max < 1) return 0;
   size_t n = (size_t)(bucket_count(rows_max) * road_count(c));
-  return sizeof(struct graph) + n * (sizeof(struct record *) + align_up(record_bytes(launches_max(c), ctx_bytes_max(c)), 4096));
+  return sizeof(struct graph) + n * (sizeof(struct device_record *) + align_up(ops->record_bytes(launches_max(c), ctx_bytes_max(c)), 4096));
 }
 
 struct graph *graph_new(struct model *m, struct batch *b, int rows_max, struct err *e) {
@@ -61,7 +60,7 @@ struct graph *graph_new(struct model *m, struct batch *b, int rows_max, struct e
   g->n_buckets = n / n_roads;
   g->n_roads = n_roads;
   for (int i = 0; i < n; i++) {
-    g->records[i] = record_new(launches_max(&m->config), ctx_bytes_max(&m->config), e);
+    g->records[i] = m->dev->ops->record_new(m->dev, launches_max(&m->config), ctx_bytes_max(&m->config), e);
     if (!g->records[i]) {
       graph_delete(g);
       return NULL;
@@ -72,7 +71,7 @@ struct graph *graph_new(struct model *m, struct batch *b, int rows_max, struct e
 
 void graph_delete(struct graph *g) {
   if (!g) return;
-  for (int i = 0; i < g->n_buckets * g->n_roads; i++) record_delete(g->records[i]);
+  for (int i = 0; i < g->n_buckets * g->n_roads; i++) g->m->dev->ops->record_delete(g->m->dev, g->records[i]);
   free(g);
 }
 
@@ -102,21 +101,27 @@ struct tensor graph_forward(struct graph *g, struct model *m, struct batch *b) {
   if (!bucket) return model_forward(m, b);
   CHECK(m == g->m && b == g->b);
   CHECK(b->n_cross == 0 || g->n_roads == 2);
-  struct workers *w = m->dev->workers;
-  struct record *r = g->records[bucket_index(bucket) * g->n_roads + (b->n_cross > 0)];
+  struct device *dev = m->dev;
+  const struct device_ops *d = dev->ops;
+  struct device_record *r = g->records[bucket_index(bucket) * g->n_roads + (b->n_cross > 0)];
   int n_live = b->n_rows;
   pad(b, bucket);
-  if (record_launches(r) == 0) {
-    workers_record(w, r);
-    model_forward(m, b);
-    workers_record(w, NULL);
-    g->stats.n_recorded++;
-  } else {
+  struct tensor logits;
+  if (d->record_launches(r) > 0) {
+    d->step(dev, b);
     m->attn_ops->prepare(m->attn, b);
-    workers_replay(w, r);
+    d->record_replay(dev, r);
     g->stats.n_replayed++;
-    g->stats.n_launches = record_launches(r);
+    g->stats.n_launches = d->record_launches(r);
+    logits = model_fetch(m, n_live);
+  } else {
+    if (!d->record_runs) logits = model_forward(m, b); /* its memory is taken, and it answers this step */
+    d->record_begin(dev, r);
+    model_launch(m, b);
+    d->record_end(dev, r);
+    g->stats.n_recorded++;
+    if (d->record_runs) logits = model_fetch(m, n_live);
   }
   b->n_rows = b->n_out = n_live;
-  return tensor_rows(m->logits, n_live);
+  return tensor_rows(logits, n_live);
 }

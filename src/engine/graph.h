@@ -4,7 +4,8 @@
  *
  * A step in which every row wants its logits (each decoding sequence's last token, and guesses behind it), which has no soft rows, and
  * which nobody taps, is padded up to its bucket and replayed from the bucket's record (base/record.h); any other step is eager. The first
- * step of a bucket is run and recorded at the same time, into memory that was taken at start. A model with cross-attention has two records
+ * step of a bucket is run and recorded at the same time, into memory that was taken at start (a device that runs nothing while it records
+ * runs it first). A model with cross-attention has two records
  * for each bucket: that of steps in which somebody sees a bank, and that of the others, which leaves those layers out.
  *
  * The static buffers of all buckets are the arrays of the one struct batch: batch_build overwrites their contents, attn prepare overwrites the
@@ -27,7 +28,7 @@ struct graph;
 /* m and b are borrowed. rows_max: most rows that a decoding step can have. Returns owned. */
 struct graph *graph_new(struct model *m, struct batch *b, int rows_max, struct err *e);
 void graph_delete(struct graph *g); /* NULL is fine */
-size_t graph_bytes(const struct model_config *c, int rows_max);
+size_t graph_bytes(const struct model_config *c, const struct device_ops *ops, int rows_max);
 
 /* Smallest bucket that holds n rows; 0 = none. */
 int graph_bucket(int n_rows, int rows_max);

@@ -91,7 +91,8 @@ static int option_quant(const char *name, struct plan *p, struct err *e) {
 static int read_options(struct plan *p, const struct cygnet_options *o, const struct model_config *c, struct err *e) {
   struct model_plan *m = &p->model;
   struct sched_config *s = &p->sched;
-  if (o->backend && strcmp(o->backend, "cpu")) return err_set(e, ERR_UNSUPPORTED, "--backend: expected cpu, found \"%.40s\"", o->backend);
+  if (!(m->device = device_by_name(o->backend ? o->backend : "cpu")))
+    return err_set(e, ERR_UNSUPPORTED, "--backend: expected cpu or ascend, found \"%.40s\"", o->backend);
   if (o->attn && strcmp(o->attn, "cpu") && strcmp(o->attn, "ref"))
     return err_set(e, ERR_BAD_INPUT, "--attn: expected cpu or ref, found \"%.40s\"", o->attn);
   m->attn = o->attn && !strcmp(o->attn, "ref") ? &attn_ref_ops : &attn_cpu_ops;
@@ -279,7 +280,7 @@ static void lay_out(struct plan *p, const struct cygnet_options *o, const struct
   p->tree_bytes = p->has_prefix_cache ? radix_bytes(m->n_pages[KV_FULL], m->n_pages[KV_SLIDING], page) : 0;
   size_t tables = (size_t)running * (size_t)div_up(m->tokens_max, page) * sizeof(struct kv_page);
   for (int k = 0; k < KV_KINDS; k++) tables += pages_bytes(m->n_pages[k]) + ((size_t)m->n_pages[k] + 1) * sizeof(int);
-  size_t recorded = p->has_graph ? graph_bytes(c, running) : 0;
+  size_t recorded = p->has_graph ? graph_bytes(c, p->model.device, running) : 0;
   size_t sampling = (size_t)p->n_samplers * (size_t)c->vocab * PLAN_SAMPLE_BYTES;
   p->scratch_bytes = model_scratch_bytes(c, m) + batch_bytes(&p->batch) + tables + p->tree_bytes + recorded + sampling + guess_bytes(p) +
                      p->encoder_scratch_bytes + (m->media ? banks_bytes(p->media_pages) + names_bytes(NAMES_MAX) : 0);

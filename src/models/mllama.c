@@ -148,7 +148,7 @@ static int load_rope(struct mllama *g, struct weights *w, int head_dim, struct e
   const struct rope_bands *bands = &m->config.rope_bands;
   if (m->dev->ops->rope_init(m->dev, &g->rope, head_dim, r->theta, r->factor, r->rotated, e)) return -1;
   if (!weights_has(w, "rope_freqs.weight")) {
-    if (bands->factor > 0) m->dev->ops->rope_bands(&g->rope, bands->factor, bands->low, bands->high, bands->tokens);
+    if (bands->factor > 0) m->dev->ops->rope_bands(m->dev, &g->rope, bands->factor, bands->low, bands->high, bands->tokens);
     return 0;
   }
   float divisors[CONFIG_HEAD_DIM_MAX / 2];

@@ -91,8 +91,10 @@ struct model *model_open(const struct model_config *c, struct weights *w, const 
                              .cols_max = cols_max(c, plan),
                              .experts = experts_of(c, plan->rows_max),
                              .keys_max = plan->media ? encoder_keys_max(c) : 0,
-                             .head_dim_max = plan->media ? encoder_head_dim_max(c) : 0};
-  m->dev = device_cpu_ops.open(&dc, e);
+                             .head_dim_max = plan->media ? encoder_head_dim_max(c) : 0,
+                             .positions_max = plan->tokens_max,
+                             .number = plan->device_number};
+  m->dev = (plan->device ? plan->device : &device_cpu_ops)->open(&dc, e);
   if (!m->dev) goto fail;
 
   struct attn_layer layers[MODEL_LAYERS_MAX];
@@ -107,14 +109,16 @@ struct model *model_open(const struct model_config *c, struct weights *w, const 
                            .seqs_max = plan->seqs_max,
                            .tokens_max = plan->tokens_max,
                            .kern = m->dev->kern,
-                           .workers = m->dev->workers};
-  m->attn_ops = plan->attn ? plan->attn : &attn_cpu_ops;
+                           .workers = m->dev->workers,
+                           .device = m->dev};
+  m->attn_ops = plan->attn ? plan->attn : m->dev->ops->attn;
   m->attn = m->attn_ops->open(&ac, e);
   if (!m->attn) goto fail;
   m->kv_bytes = attn_bytes(&ac);
   m->scratch_bytes = model_scratch_bytes(c, plan);
 
   if (m->dev->ops->alloc(m->dev, &m->logits, plan->out_max, c->vocab, "logits", e)) goto fail;
+  if (m->dev->ops->host_alloc(m->dev, &m->logits_host, plan->out_max, c->vocab, "logits", e)) goto fail;
   if (plan->soft_rows > 0 && m->dev->ops->alloc(m->dev, &m->soft, plan->soft_rows, c->hidden, "rows of pictures and sounds", e)) goto fail;
   if (ops->load(m, w, e)) goto fail;
   return m;
@@ -132,20 +136,45 @@ void model_close(struct model *m) {
   if (m->dev) {
     m->dev->ops->free(m->dev, &m->logits);
     m->dev->ops->free(m->dev, &m->soft);
+    m->dev->ops->host_free(m->dev, &m->logits_host);
+    m->dev->ops->host_free(m->dev, &m->tap_host);
     m->dev->ops->close(m->dev);
   }
   m->ops->delete_model(m);
 }
 
-struct tensor model_forward(struct model *m, const struct batch *b) {
+void model_launch(struct model *m, const struct batch *b) {
   CHECK(b->n_rows >= 1 && b->n_rows <= m->plan.rows_max && b->n_out <= m->plan.out_max);
   struct tensor logits = tensor_rows(m->logits, b->n_out);
+  m->dev->ops->step(m->dev, b);
   m->attn_ops->prepare(m->attn, b);
   m->ops->forward(m, b, &logits);
   TAP(m, "logits", -1, &logits);
-  return logits;
 }
 
+struct tensor model_fetch(struct model *m, int n_out) {
+  struct tensor logits = tensor_rows(m->logits, n_out);
+  m->dev->ops->fetch(m->dev, &m->logits_host, &logits);
+  return tensor_rows(m->logits_host, n_out);
+}
+
+struct tensor model_forward(struct model *m, const struct batch *b) {
+  model_launch(m, b);
+  return model_fetch(m, b->n_out);
+}
+
+/* A far device's rows come over in pieces of a fixed size. */
 void model_tap(struct model *m, const char *name, int layer, const struct tensor *x) {
-  for (int r = 0; r < x->rows; r++) m->tap(m->tap_ctx, name, layer, r, tensor_row(x, r), x->cols);
+  enum { PIECE_FLOATS = 1 << 20 };
+  const struct device_ops *ops = m->dev->ops;
+  int at_once = ops->is_near ? x->rows : MAX(1, PIECE_FLOATS / MAX(1, x->cols));
+  if (!ops->is_near && (!m->tap_host.data || m->tap_host.cols < x->cols || m->tap_host.rows < at_once)) {
+    ops->host_free(m->dev, &m->tap_host);
+    if (ops->host_alloc(m->dev, &m->tap_host, at_once, x->cols, "taps", NULL)) return;
+  }
+  for (int first = 0; first < x->rows; first += at_once) {
+    struct tensor part = tensor_part(*x, first, MIN(at_once, x->rows - first), 0, x->cols), host = m->tap_host;
+    ops->fetch(m->dev, &host, &part);
+    for (int r = 0; r < part.rows; r++) m->tap(m->tap_ctx, name, layer, first + r, tensor_row(&host, r), x->cols);
+  }
 }

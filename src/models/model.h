@@ -18,7 +18,9 @@
 struct model_plan { /* sizes decided by the engine before anything is loaded */
   enum isa isa;
   int n_threads;
-  const struct attn_ops *attn; /* NULL = attn_cpu_ops */
+  const struct device_ops *device; /* NULL = device_cpu_ops */
+  int device_number;
+  const struct attn_ops *attn; /* NULL = the device's own */
   enum dtype kv_dtype;
   int page_tokens;
   int n_pages[BATCH_KINDS];
@@ -60,6 +62,8 @@ struct model { /* a family's own struct begins with it */
   const struct attn_ops *attn_ops;
   struct attn *attn;
   struct tensor logits;           /* [out_max, vocab]: what forward fills */
+  struct tensor logits_host;      /* the same where the host reads it (device.h fetch) */
+  struct tensor tap_host;         /* rows for taps, of a far device; taken when the first tap looks */
   const struct weight *embed;     /* the table that embeds tokens; NULL: the family hands out neither this nor: */
   struct tensor hidden;           /* [out_max, hidden]: the `out` rows of the last forward behind the final norm, until the next forward */
   struct tensor soft;             /* [soft_rows, hidden]: the store of soft rows, written by whoever encodes */
@@ -77,8 +81,12 @@ struct model *model_open(const struct model_config *c, struct weights *w, const 
 /* The encoders, after model_open; w: the model's own or an mmproj's. Nothing without plan.media. */
 int model_open_media(struct model *m, struct weights *w, struct err *e);
 void model_close(struct model *m);
-/* Logits of the batch's `out` rows: m->logits with rows = b->n_out. Borrowed until the next call. */
+/* Logits of the batch's `out` rows where the host reads them, rows = b->n_out. Borrowed until the next call. Whether it went well is for
+ * device_ops.finish to say. */
 struct tensor model_forward(struct model *m, const struct batch *b);
+/* Its parts, for graph mode: step, attention's prepare and all launches; and the first n_out logits. */
+void model_launch(struct model *m, const struct batch *b);
+struct tensor model_fetch(struct model *m, int n_out);
 
 /* The attention layers of a config, for planning memory before anything is loaded. layers has room for CONFIG_LAYERS_MAX. Returns their number.
  * Those of a drafter come behind them (drafter.h). */

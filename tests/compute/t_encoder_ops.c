@@ -403,11 +403,11 @@ static void bands_of_rope(void **state) {
   struct err e = {0};
   assert_int_equal(d->ops->rope_init(d, &t, 128, 500000, 1, 1, &e), 0);
   for (size_t i = 0; i < ARRAY_LEN(known); i++) assert_true(fabs((double)t.inv_freq[known[i].pair] / known[i].before - 1) < 1e-6);
-  d->ops->rope_bands(&t, 8, 1, 4, 8192);
+  d->ops->rope_bands(d, &t, 8, 1, 4, 8192);
   for (size_t i = 0; i < ARRAY_LEN(known); i++) assert_true(fabs((double)t.inv_freq[known[i].pair] / known[i].after - 1) < 1e-6);
   d->ops->rope_free(d, &t);
   assert_int_equal(d->ops->rope_init(d, &t, 8, 1e4, 1, 1, &e), 0);
-  d->ops->rope_bands(&t, 8, 1, 4, 64);
+  d->ops->rope_bands(d, &t, 8, 1, 4, 64);
   static const double small[] = {1, 0.013042256, 0.00125, 0.000125};
   for (int i = 0; i < 4; i++) assert_true(fabs((double)t.inv_freq[i] / small[i] - 1) < 1e-6);
   d->ops->rope_free(d, &t);

@@ -488,7 +488,7 @@ static void soft_rows_are_eager_and_cross_attention_has_two_records(void **state
   struct graph_stats st = graph_stats(p.graph);
   assert_int_equal(st.n_recorded, 2);
   assert_int_equal(st.n_replayed, 7);
-  assert_int_equal(graph_bytes(p.config, 5) - graph_bytes(p.config, 4), 2 * (graph_bytes(p.config, 5) - graph_bytes(p.config, 1)) / 8);
+  assert_int_equal(graph_bytes(p.config, &device_cpu_ops, 5) - graph_bytes(p.config, &device_cpu_ops, 4), 2 * (graph_bytes(p.config, &device_cpu_ops, 5) - graph_bytes(p.config, &device_cpu_ops, 1)) / 8);
   pair_close(&p);
 }
 
@@ -546,11 +546,11 @@ static void memory(void **state) {
   static struct pair p;
   struct err e = {0};
   pair_open(&p, &small);
-  assert_int_equal(graph_bytes(p.config, 0), 0);
-  size_t one = graph_bytes(p.config, 2) - graph_bytes(p.config, 1);
-  assert_int_equal(graph_bytes(p.config, 13) - graph_bytes(p.config, 12), one);
-  assert_int_equal(graph_bytes(p.config, 16), graph_bytes(p.config, 13));
-  assert_int_equal(graph_bytes(p.config, 64) - graph_bytes(p.config, 8), 14 * one);
+  assert_int_equal(graph_bytes(p.config, &device_cpu_ops, 0), 0);
+  size_t one = graph_bytes(p.config, &device_cpu_ops, 2) - graph_bytes(p.config, &device_cpu_ops, 1);
+  assert_int_equal(graph_bytes(p.config, &device_cpu_ops, 13) - graph_bytes(p.config, &device_cpu_ops, 12), one);
+  assert_int_equal(graph_bytes(p.config, &device_cpu_ops, 16), graph_bytes(p.config, &device_cpu_ops, 13));
+  assert_int_equal(graph_bytes(p.config, &device_cpu_ops, 64) - graph_bytes(p.config, &device_cpu_ops, 8), 14 * one);
   for (int n = 1;; n++) {
     mem_fail_after(n);
     struct graph *g = graph_new(p.graphed, &p.b, 12, &e);

@@ -119,7 +119,7 @@ static void scratch_is_counted(void **state) {
   for (int k = 0; k < KV_KINDS; k++) tables += pages_bytes(p.kv.n_pages[k]) + ((size_t)p.kv.n_pages[k] + 1) * sizeof(int);
   assert_int_equal(p.tree_bytes, radix_bytes(p.kv.n_pages[KV_FULL], p.kv.n_pages[KV_SLIDING], 16));
   assert_int_equal(p.scratch_bytes, model_scratch_bytes(&config, &p.model) + batch_bytes(&p.batch) + tables + sampling + p.tree_bytes +
-                                        graph_bytes(&config, 3));
+                                        graph_bytes(&config, &device_cpu_ops, 3));
 }
 
 /* All windows and a whole step's prompt rows fit in the sliding pool, however they fall. */
