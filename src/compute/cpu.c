@@ -30,6 +30,7 @@ struct cpu_block { /* memory that alloc gave out; tensors change their rows, so 
 
 struct cpu {
   struct device device;
+  const struct device_link *link;
   struct gemm_scratch gemm;
   struct moe_scratch moe;
   struct attend_scratch attend;
@@ -100,6 +101,7 @@ static struct device *cpu_open(const struct device_config *config, struct err *e
   if (!c->device.kern) goto fail;
   c->device.workers = workers_new(config->n_threads, e);
   if (!c->device.workers) goto fail;
+  c->link = config->link;
   c->gemm.rows_max = config->rows_max;
   c->gemm.cols_max = config->cols_max;
   c->gemm.n_workers = workers_count(c->device.workers);
@@ -469,6 +471,11 @@ static void cpu_argmax(struct device *d, int32_t *ids, const struct tensor *x) {
   workers_run(x->rows > 1 ? d->workers : NULL, argmax_row, &j, x->rows);
 }
 
+static void cpu_sum_shards(struct device *d, struct tensor *y) {
+  const struct device_link *link = cpu_of(d)->link;
+  if (link) link->sum(link->ctx, y);
+}
+
 static void put_rows_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
   for (int r = row; r < row_end; r++) {
     if (j->ids[r] < 0) continue;
@@ -631,6 +638,7 @@ const struct device_ops device_cpu_ops = {
     .softcap = cpu_softcap,
     .gather = cpu_gather,
     .argmax = cpu_argmax,
+    .sum_shards = cpu_sum_shards,
     .put_rows = cpu_put_rows,
     .add_scaled = cpu_add_scaled,
     .layernorm = cpu_layernorm,

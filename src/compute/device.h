@@ -23,6 +23,7 @@
 
 #include "base/workers.h"
 #include "compute/attn.h"
+#include "compute/link.h"
 #include "compute/moe.h"
 
 struct rope_table { /* cos and sin of one step's rows, shared by all layers with the same rope: [rows_max, head_dim / 2] each */
@@ -36,12 +37,13 @@ struct rope_table { /* cos and sin of one step's rows, shared by all layers with
 struct device;
 struct device_config {
   enum isa isa;
-  int n_threads;              /* 0 = by itself */
-  int rows_max, cols_max;     /* largest x of any linear */
-  struct moe_shape experts;   /* of the largest moe; n_experts 0 = none */
-  int keys_max, head_dim_max; /* of attend; 0 = not used */
-  int positions_max;          /* positions of text: below that */
-  int number;                 /* which of several devices of a kind */
+  int n_threads;                  /* 0 = by itself */
+  int rows_max, cols_max;         /* largest x of any linear */
+  struct moe_shape experts;       /* of the largest moe; n_experts 0 = none */
+  int keys_max, head_dim_max;     /* of attend; 0 = not used */
+  int positions_max;              /* positions of text: below that */
+  int number;                     /* which of several devices of a kind */
+  const struct device_link *link; /* to the other shards of the model; NULL: there are none. Borrowed */
 };
 
 struct attend_near {      /* shape of device_ops.attend_near */
@@ -134,6 +136,9 @@ struct device_ops {
   void (*put_rows)(struct device *d, struct tensor *y, const struct tensor *x, const int32_t *from);
   /* y += s·x for the rows with lo[r] < hi[r]; lo NULL: all rows. The others stay to the bit. */
   void (*add_scaled)(struct device *d, struct tensor *y, const struct tensor *x, float s, const int32_t *lo, const int32_t *hi);
+
+  /* shards (link.h); without a link nothing is done */
+  void (*sum_shards)(struct device *d, struct tensor *y); /* y = the sum of all shards' y, the same bits on each */
 
   /* encoders (attend.h) */
   /* y = (x - mean) / sqrt(variance + eps) ⊙ w + b over each row; w, b NULL = 1, 0 */
