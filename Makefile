@@ -130,6 +130,26 @@ endef
 $(foreach r,$(ROOMS),$(eval $(call test_rule,$(r))))
 .PRECIOUS: $(OBJ)/%.o $(TESTBINS) $(OBJ)/fuzz/replay_% $(OBJ)/bench/b_%
 
+# The emulated NPU (tests/acl_emu): one core, and for each profile the libraries that dlopen finds there. Only tests that open it wait for it.
+EMU_DIR  := $(OBJ)/tests/acl_emu
+EMU_OBJ  := $(patsubst %.c,$(OBJ)/%.o,$(sort $(wildcard tests/acl_emu/*.c)))
+EMU_LIBS := $(foreach p,A2-8.1 A2-8.5 A2-9.1 A3-9.1 310P-8.5,$(EMU_DIR)/$(p)/done)
+$(EMU_DIR)/libacl_emu.so: $(EMU_OBJ)
+	@echo "  link    $@"
+	@$(CC) -shared -Wl,-soname,libacl_emu.so $^ $(LDFLAGS) -lm -o $@
+define emu_rule
+$(EMU_DIR)/$(1)/done: $(EMU_DIR)/libacl_emu.so tests/acl_emu/symbols.txt tests/acl_emu/thin.sh
+	@tests/acl_emu/thin.sh $(EMU_DIR) $(1) $(2) $(3) $(EMU_DIR)/libacl_emu.so $(CC) && touch $$@
+endef
+$(eval $(call emu_rule,A2-8.1,0,801))
+$(eval $(call emu_rule,A2-8.5,1,805))
+$(eval $(call emu_rule,A2-9.1,2,901))
+$(eval $(call emu_rule,A3-9.1,3,901))
+$(eval $(call emu_rule,310P-8.5,4,805))
+.PHONY: emu
+emu: $(EMU_LIBS)
+$(filter $(foreach r,$(ROOMS),$(OBJ)/tests/$(r)/t_acl% $(OBJ)/tests/$(r)/t_ascend% $(OBJ)/tests/$(r)/t_npu%),$(TESTBINS)): | $(EMU_LIBS)
+
 test: $(SELECTED)
 	@tools/run_tests.sh $(SELECTED)
 check: layers format-check

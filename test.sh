@@ -37,6 +37,7 @@ part "AddressSanitizer and UndefinedBehaviorSanitizer" make -s -j"$jobs" MODE=as
 part "ThreadSanitizer: engine and server" make -s -j"$jobs" tsan
 part "AVX-512 kernels under emulation" make -s -j"$jobs" simde
 part "fuzz corpora" make -s -j"$jobs" corpus
+part "declarations of the NPU's interface" tools/acl_check.sh
 part "command line" python3 tests/cli.py
 part "pictures and sound, the whole program" python3 tests/media.py
 part "every option" python3 tests/options.py

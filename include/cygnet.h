@@ -50,17 +50,18 @@ struct cygnet_options {
   const char *model;     /* GGUF file (first part of a split set), .safetensors file or folder. Required */
   int threads;           /* 0: what the affinity mask and the cgroup allow */
   int ctx_tokens;        /* longest sequence; 0: the model's own limit, or less if memory is short */
-  const char *kv_type;   /* "bf16" (default), "f16", "f32", "q8_0" */
+  const char *kv_type;   /* "auto" (default: bf16, or what the NPU takes), "bf16", "f16", "f32", "q8_0" */
   const char *isa;       /* "auto" (default), "ref", "avx2", "avx512" */
-  const char *attn;      /* "cpu" (default), "ref" */
-  const char *backend;   /* "cpu" */
-  int page_tokens;       /* 1, 2, 4 ... 256; 0: 16 */
+  const char *attn;      /* "auto" (default: the backend's own), "cpu", "ref", "ascend" */
+  const char *backend;   /* "cpu" (default); "ascend" or "npu": a Huawei Ascend NPU, see docs/ascend.md */
+  int device_id;         /* which of several NPUs; 0: the first */
+  int page_tokens;       /* 1, 2, 4 ... 256; 0: 16, on an NPU 128 */
   int chunk_tokens;      /* most prompt tokens in one step; 0: 512 */
   int max_running;       /* requests computed at the same time; 0: 32 */
   int max_queued;        /* requests waiting; 0: 1024; more are refused with 503 */
   int step_ms;           /* aim for a step beside others who wait for tokens, or twice a decoding step; 4 times that alone; 0: no aim */
   double swa_full_ratio; /* tokens of the sliding pool per token of the full pool; 0: by itself */
-  size_t mem_bytes;      /* limit for weights, scratch and cache together; 0: what the machine has free */
+  size_t mem_bytes;      /* limit for weights, scratch and cache together, of the device's memory; 0: what is free there */
   double mem_fraction;   /* share of free memory that may be taken when mem_bytes is 0; 0: 0.8 */
   /* "auto" (default): the file's, if it is known, else the family's; "gemma3", "gemma4-large", "gemma4-small", "llama32v" */
   const char *chat_template;
@@ -273,6 +274,9 @@ CYGNET_API void cygnet_abort(struct cygnet *c, uint64_t request);
 /* One step: admit, fill a batch, compute, sample. Returns 0 when there was nothing to do and nothing was aborted since the last step. Events that
  * nobody reads in between are joined to one per request. */
 CYGNET_API int cygnet_step(struct cygnet *c);
+/* 1 and *e when the device that computes is lost: all requests have ended with an error, new ones are refused (503), steps do nothing, and
+ * only opening the model in a new process helps. Else 0. e may be NULL. */
+CYGNET_API int cygnet_lost(const struct cygnet *c, struct cygnet_error *e);
 
 enum cygnet_finish {
   CYGNET_FINISH_NONE,   /* not yet: a delta */
@@ -333,6 +337,7 @@ struct cygnet_stats {
   int pool_full_cached_tokens, pool_sliding_cached_tokens;
   /* since the start */
   uint64_t n_steps, n_graph_steps; /* steps that replayed a recorded list */
+  uint64_t n_failed_steps;         /* in which the device failed, units of encoders and rounds of guesses included */
   uint64_t n_requests, n_finished, n_aborted, n_failed, n_retracted;
   uint64_t prompt_tokens;   /* of requests that have begun, each once */
   uint64_t cached_tokens;   /* of those, taken from the prefix cache */

@@ -1,4 +1,5 @@
-/* cmd_inspect.c — what a model file is: architecture, layers, tensors by type, and how much memory it would take. */
+/* cmd_inspect.c — what a model file is: architecture, layers, tensors by type, and how much memory it would take. Without a model, what the NPU
+ * is. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,6 +156,34 @@ static void print_text(const struct model_config *c, const struct weights *w, co
   }
 }
 
+static json_t *json_device(int number, const struct device_look *l) {
+  return json_pack("{s:i, s:s, s:s, s:I, s:I}", "number", number, "description", l->text, "type", dtype_info(l->type)->name, "free_bytes",
+                   (json_int_t)l->free_bytes, "total_bytes", (json_int_t)l->total_bytes);
+}
+
+static void print_object(json_t *o) {
+  char *text = json_dumps(o, JSON_INDENT(2));
+  puts(text);
+  free(text);
+  json_decref(o);
+}
+
+/* The device alone, when no model is given. */
+static int inspect_device(const struct options *o, const struct device_ops *ops) {
+  struct device_look l;
+  struct err e = {0};
+  char h[2][32];
+  if (ops->look((int)o->device_id, &l, &e)) {
+    err_prefix(&e, "--backend %s", ops->name);
+    return command_fail(&e);
+  }
+  if (o->json) print_object(json_device((int)o->device_id, &l));
+  else
+    printf("%s %d\n  %s\n  memory          %s of %s free\n", ops->name, (int)o->device_id, l.text, mem_human(l.free_bytes, h[0]),
+           mem_human(l.total_bytes, h[1]));
+  return 0;
+}
+
 static void print_json(const struct model_config *c, const struct weights *w, const struct plan *p) {
   struct type_total totals[DTYPE_COUNT] = {0};
   by_type(w, totals);
@@ -194,17 +223,20 @@ static void print_json(const struct model_config *c, const struct weights *w, co
       o, "audio",
       json_pack("{s:s, s:i, s:i}", "kind", audio_name(c->audio.kind), "n_layers", c->audio.n_layers, "hidden", c->audio.hidden));
   json_t *memory = json_object_get(o, "memory");
+  if (p->look.text[0]) json_object_set_new(o, "device", json_device(p->model.device_number, &p->look));
+  json_object_set_new(memory, "host_bytes", json_integer((json_int_t)p->host_bytes));
   json_object_set_new(memory, "encoder_weight_bytes", json_integer((json_int_t)p->encoder_weight_bytes));
   json_object_set_new(memory, "encoder_scratch_bytes", json_integer((json_int_t)p->encoder_scratch_bytes));
   json_object_set_new(memory, "media_rows", json_integer((json_int_t)p->media_pages * p->media_page_rows));
-  char *text = json_dumps(o, JSON_INDENT(2));
-  puts(text);
-  free(text);
-  json_decref(o);
+  print_object(o);
 }
 
 int cmd_inspect(const struct options *o) {
   struct err e = {0};
+  struct cygnet_options eo;
+  options_engine(o, &eo);
+  const struct device_ops *device = device_by_name(eo.backend);
+  if (!o->model && device->look) return inspect_device(o, device);
   if (!o->model) {
     err_set(&e, ERR_BAD_INPUT, "no model given: cygnet inspect PATH, a GGUF file or a folder with config.json and safetensors");
     return command_fail(&e);
@@ -212,8 +244,6 @@ int cmd_inspect(const struct options *o) {
   struct model_config *c = xcalloc(1, sizeof *c);
   int status = 0;
   struct weights *w = weights_open(o->model, c, &e), *projector = NULL;
-  struct cygnet_options eo;
-  options_engine(o, &eo);
   struct plan p = {0};
   bool bad = !w;
   if (!bad && eo.mmproj && !eo.disable_media) bad = !(projector = weights_open_mmproj(eo.mmproj, c, &e));

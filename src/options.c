@@ -5,12 +5,12 @@
 
 #define AT(field) offsetof(struct options, field)
 
-static const char *const kv_types[] = {"bf16", "f16", "f32", "q8_0"};
+static const char *const kv_types[] = {"auto", "bf16", "f16", "f32", "q8_0"};
 static const char *const isas[] = {"auto", "ref", "avx2", "avx512"};
 static const char *const templates[] = {"auto", "gemma3", "gemma4", "gemma4-large", "gemma4-small", "llama32v"};
 static const char *const quants[] = {NULL, "q8_0", "q4_0"};
-static const char *const attns[] = {"cpu", "ref"};
-static const char *const backends[] = {"cpu"};
+static const char *const attns[] = {"auto", "cpu", "ref", "ascend"};
+static const char *const backends[] = {"cpu", "ascend", "npu"};
 
 static const struct opt rows[] = {
     {.name = "model",
@@ -67,10 +67,10 @@ static const struct opt rows[] = {
      .offset = AT(kv_type),
      .commands = CMD_RUNS | CMD_INSPECT,
      .value = "TYPE",
-     .choices = "bf16|f16|f32|q8_0",
-     .dflt = "bf16",
+     .choices = "auto|bf16|f16|f32|q8_0",
+     .dflt = "auto",
      .group = "Engine",
-     .help = "number format of cached keys and values"},
+     .help = "number format of cached keys and values; auto is bf16, or f16 on an NPU without bf16"},
     {.name = "isa",
      .kind = OPT_CHOICE,
      .offset = AT(isa),
@@ -86,20 +86,29 @@ static const struct opt rows[] = {
      .offset = AT(attn),
      .commands = CMD_RUNS,
      .value = "NAME",
-     .choices = "cpu|ref",
-     .dflt = "cpu",
+     .choices = "auto|cpu|ref|ascend",
+     .dflt = "auto",
      .group = "Engine",
-     .help = "attention implementation; ref is the float64 reference"},
+     .help = "attention implementation; auto is the backend's own, ref the CPU's float64 reference"},
     {.name = "backend",
      .alias = "device",
      .kind = OPT_CHOICE,
      .offset = AT(backend),
-     .commands = CMD_RUNS,
+     .commands = CMD_RUNS | CMD_INSPECT,
      .value = "NAME",
-     .choices = "cpu",
+     .choices = "cpu|ascend|npu",
      .dflt = "cpu",
      .group = "Engine",
-     .help = "where the model runs"},
+     .help = "where the model runs: this machine's processors, or a Huawei Ascend NPU (ascend, npu: the same)"},
+    {.name = "device-id",
+     .kind = OPT_INT,
+     .offset = AT(device_id),
+     .commands = CMD_RUNS | CMD_INSPECT,
+     .value = "N",
+     .lo = 0,
+     .hi = 1023,
+     .group = "Engine",
+     .help = "which of several NPUs"},
     {.name = "chunk",
      .alias = "chunked-prefill-size",
      .kind = OPT_INT,
@@ -118,7 +127,7 @@ static const struct opt rows[] = {
      .lo = 0,
      .hi = 256,
      .group = "Engine",
-     .help = "tokens per page of the cache, a power of two; 0 = 16"},
+     .help = "tokens per page of the cache, a power of two; 0 = 16, on an NPU 128"},
     {.name = "max-running-requests",
      .kind = OPT_INT,
      .offset = AT(max_running),
@@ -152,7 +161,7 @@ static const struct opt rows[] = {
      .commands = CMD_RUNS | CMD_INSPECT,
      .value = "N[GiB]",
      .group = "Engine",
-     .help = "limit for weights, cache and scratch together, taken at start; 0 = a share of what is free"},
+     .help = "limit for weights, cache and scratch together, taken at start, on an NPU of its own memory; 0 = a share of what is free"},
     {.name = "mem-fraction-static",
      .kind = OPT_FLOAT,
      .offset = AT(mem_fraction),
@@ -741,6 +750,7 @@ void options_engine(const struct options *o, struct cygnet_options *out) {
                                  .draft_model = o->draft_model,
                                  .attn = attns[o->attn],
                                  .backend = backends[o->backend],
+                                 .device_id = (int)o->device_id,
                                  .page_tokens = (int)o->page_size,
                                  .chunk_tokens = (int)o->chunk,
                                  .max_running = (int)o->max_running,

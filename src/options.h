@@ -31,7 +31,7 @@ struct options {
   int chat_template, quant; /* choices */
   /* engine */
   const char *draft_model, *mmproj;
-  int64_t threads, ctx, page_size, chunk, max_running, max_queued, draft;
+  int64_t device_id, threads, ctx, page_size, chunk, max_running, max_queued, draft;
   int kv_type, isa, attn, backend; /* choices, indices into the table's lists */
   double swa_ratio, mem_fraction;
   size_t mem, media_mem;

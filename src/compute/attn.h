@@ -52,6 +52,7 @@ struct attn_config {
   int page_tokens;
   int n_pages[BATCH_KINDS];           /* without page 0 */
   int rows_max, seqs_max, tokens_max; /* tokens of a sequence: keys of text */
+  int window;                         /* most keys that a row of a sliding layer sees; 0 = as many as there are. Sizes only: rule 2 */
   const struct kern *kern;
   struct workers *workers; /* borrows; may be NULL */
   struct device *device;   /* borrows; backends of far devices only */

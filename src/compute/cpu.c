@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/record.h"
 #include "compute/attend.h"
+#include "compute/attend_near.h"
 #include "compute/device.h"
 #include "compute/gemm_quant.h"
 
@@ -281,6 +282,11 @@ static void cpu_rope_bands(struct device *d, struct rope_table *t, double factor
     double kept = MIN(MAX((turns - low) / (high - low), 0), 1);
     t->inv_freq[i] = (float)((1 - kept) * f / factor + kept * f);
   }
+}
+
+static void cpu_rope_divide(struct device *d, struct rope_table *t, const float *divisors) {
+  (void)d;
+  for (int i = 0; i < t->head_dim / 2; i++) t->inv_freq[i] /= divisors[i];
 }
 
 static void cpu_rope_free(struct device *d, struct rope_table *t) {
@@ -553,6 +559,11 @@ static void cpu_attend(struct device *d, struct tensor *out, const struct tensor
   attend(d->kern, d->workers, &cpu_of(d)->attend, out, q, k, v, n_heads, scale, lo, hi);
 }
 
+static void cpu_attend_near(struct device *d, struct tensor *q, const struct tensor *k, const struct tensor *v,
+                            const struct tensor *relative, const float *head_scale, const int32_t *first, const struct attend_near *n) {
+  attend_near(d->workers, q, k, v, relative, head_scale, first, n);
+}
+
 static void pool_rows_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
   for (int r = row; r < row_end; r++) {
     float *y = tensor_row(&j->y, r) + col;
@@ -563,11 +574,14 @@ static void pool_rows_rows(const struct cpu_job *j, int row, int row_end, int co
       j->kern->add(y, tensor_row(&j->x, from) + col, col_end - col);
     }
     j->kern->scale(y, y, j->f, col_end - col);
+    if (j->b) j->kern->bias_act(y, j->b + col, ACT_NONE, col_end - col);
+    for (int c = col; j->w && c < col_end; c++) y[c - col] *= j->w[c];
   }
 }
-static void cpu_pool_rows(struct device *d, struct tensor *y, const struct tensor *x, const int32_t *index, int n, float scale) {
+static void cpu_pool_rows(struct device *d, struct tensor *y, const struct tensor *x, const int32_t *index, int n, float scale,
+                          const float *b, const float *w) {
   CHECK(y->cols == x->cols && y->data != x->data && n > 0);
-  struct cpu_job j = {.fn = pool_rows_rows, .y = *y, .x = *x, .ids = index, .groups = n, .f = scale};
+  struct cpu_job j = {.fn = pool_rows_rows, .y = *y, .x = *x, .ids = index, .groups = n, .f = scale, .b = b, .w = w};
   cpu_spread(d, &j, y->rows, y->cols, MIN(n, 64), true);
 }
 
@@ -623,6 +637,7 @@ const struct device_ops device_cpu_ops = {
     .weight_free = cpu_weight_free,
     .rope_init = cpu_rope_init,
     .rope_bands = cpu_rope_bands,
+    .rope_divide = cpu_rope_divide,
     .rope_free = cpu_rope_free,
     .embed = cpu_embed,
     .embed_add = cpu_embed_add,
@@ -646,6 +661,7 @@ const struct device_ops device_cpu_ops = {
     .clamp = cpu_clamp,
     .rope2d = cpu_rope2d,
     .attend = cpu_attend,
+    .attend_near = cpu_attend_near,
     .pool_rows = cpu_pool_rows,
     .conv_rows = cpu_conv_rows,
 };

@@ -54,6 +54,12 @@ struct attend_near {      /* shape of device_ops.attend_near */
 
 struct device_record; /* one recorded step */
 
+struct device_look {              /* what a far device is, before anything is opened */
+  size_t free_bytes, total_bytes; /* of its memory */
+  enum dtype type;                /* of activations, keys and values: all that it takes */
+  char text[256];                 /* for people: "Ascend910B3 (A2), CANN 8.5, ..." */
+};
+
 struct device_ops {
   const char *name;
   const struct attn_ops *attn; /* its own attention */
@@ -63,7 +69,7 @@ struct device_ops {
   void (*close)(struct device *d);
 
   /* planning, before anything is opened. NULL: the host's own memory, and what gemm.h packs */
-  int (*memory)(const struct device_config *c, size_t *free_bytes, size_t *total_bytes, struct err *e);
+  int (*look)(int number, struct device_look *l, struct err *e);
   /* Bytes that weight_bind would take for w, of which nothing but the shape and types are known; and table_bind. */
   size_t (*weight_bytes)(const struct device_config *c, const struct weight *w);
   size_t (*table_bytes)(const struct device_config *c, const struct weight *w);
@@ -89,6 +95,8 @@ struct device_ops {
   int (*rope_init)(struct device *d, struct rope_table *t, int head_dim, double theta, double factor, double rotated, struct err *e);
   /* Llama 3's scaling of a table that was just made: short waves stay, long ones are divided by factor (mllama 4.2). */
   void (*rope_bands)(struct device *d, struct rope_table *t, double factor, double low, double high, int tokens);
+  /* inv_freq[i] /= divisors[i], for all pairs: the same scaling as a file writes it down. */
+  void (*rope_divide)(struct device *d, struct rope_table *t, const float *divisors);
   void (*rope_free)(struct device *d, struct rope_table *t);
 
   /* Vectors (norms, biases) and arrays of int32 that ops are given again and again. A far device keeps a copy: of floats as they are now, for
@@ -156,8 +164,9 @@ struct device_ops {
    * q in place; k, v like q, of all rows of the job; relative [keys_left, cols]. */
   void (*attend_near)(struct device *d, struct tensor *q, const struct tensor *k, const struct tensor *v, const struct tensor *relative,
                       const float *head_scale, const int32_t *first, const struct attend_near *n);
-  /* y[r] = scale · Σ x[index[r * n + i]], i < n */
-  void (*pool_rows)(struct device *d, struct tensor *y, const struct tensor *x, const int32_t *index, int n, float scale);
+  /* y[r] = (scale · Σ x[index[r * n + i]] + b) ⊙ w, i < n; b, w NULL = 0, 1. Rounded to the device's type once: sum and b may cancel. */
+  void (*pool_rows)(struct device *d, struct tensor *y, const struct tensor *x, const int32_t *index, int n, float scale, const float *b,
+                    const float *w);
   /* Depthwise, causal: y[r][c] = Σ_j w[c * taps + j] x[r - taps + 1 + j][c]; rows before first[r] count as 0. y is not x. */
   void (*conv_rows)(struct device *d, struct tensor *y, const struct tensor *x, const float *w, int taps, const int32_t *first);
 };

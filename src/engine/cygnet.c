@@ -155,4 +155,8 @@ uint64_t cygnet_submit(struct cygnet *c, const struct cygnet_request *r, struct 
 void cygnet_abort(struct cygnet *c, uint64_t request) { engine_abort(c, request); }
 int cygnet_flush(struct cygnet *c) { return engine_flush(c) ? 0 : -1; }
 int cygnet_step(struct cygnet *c) { return engine_step(c); }
+int cygnet_lost(const struct cygnet *c, struct cygnet_error *e) {
+  if (c->lost.code) cygnet_error_set(e, &c->lost);
+  return c->lost.code != ERR_NONE;
+}
 int cygnet_next_event(struct cygnet *c, struct cygnet_event *ev) { return engine_next_event(c, ev); }

@@ -35,6 +35,16 @@ void encode_settle(struct cygnet *c, bool all) {
   end_job(j);
 }
 
+int encode_open(struct cygnet *c, struct err *e) {
+  struct device *d = c->model->dev;
+  c->encode.block = ENCODER_ROWS;
+  return d->ops->host_alloc(d, &c->encode.host, ENCODER_ROWS, c->config.hidden, "rows of pictures and sounds", e);
+}
+
+void encode_close(struct cygnet *c) {
+  if (c->model) c->model->dev->ops->host_free(c->model->dev, &c->encode.host);
+}
+
 /* ---- what is next -------------------------------------------------------------------------------------------------------------- */
 
 static struct encoder *encoder_of(const struct cygnet *c, const struct media *m) {
@@ -111,16 +121,19 @@ static bool begin_job(struct cygnet *c) {
   }
   const struct media *items[ENCODER_ITEMS_MAX];
   for (int i = 0; i < j->n_items; i++) items[i] = j->items[i].media;
+  c->model->dev->ops->step(c->model->dev, NULL);
   encoder_begin(j->x, items, j->n_items);
   return true;
 }
 
 /* ---- storing ------------------------------------------------------------------------------------------------------------------- */
 
-static bool is_finite(const struct tensor *t) {
-  for (int r = 0; r < t->rows; r++) {
-    const float *x = tensor_row(t, r);
-    for (int i = 0; i < t->cols; i++)
+static bool is_finite(struct cygnet *c, const struct tensor *rows) {
+  struct tensor host = tensor_rows(c->encode.host, rows->rows);
+  c->model->dev->ops->fetch(c->model->dev, &host, rows);
+  for (int r = 0; r < host.rows; r++) {
+    const float *x = tensor_row(&host, r);
+    for (int i = 0; i < host.cols; i++)
       if (!isfinite(x[i])) return false;
   }
   return true;
@@ -134,12 +147,16 @@ static int rows_before(const struct encode *j, int item) {
 }
 
 static void store_rows(struct cygnet *c, const struct tensor *rows, const int64_t *slots) {
+  struct device *d = c->model->dev;
   if (c->limits.media.cross) {
     c->model->ops->fill(c->model, rows, slots);
     return;
   }
-  for (int r = 0; r < rows->rows; r++)
-    memcpy(tensor_row(&c->model->soft, (int)slots[r]), tensor_row(rows, r), (size_t)rows->cols * sizeof(float));
+  for (int first = 0, n; first < rows->rows; first += n) { /* a page's slots are consecutive */
+    for (n = 1; first + n < rows->rows && slots[first + n] == slots[first] + n;) n++;
+    struct tensor to = tensor_part(c->model->soft, (int)slots[first], n, 0, rows->cols), from = tensor_part(*rows, first, n, 0, rows->cols);
+    d->ops->copy(d, &to, &from);
+  }
 }
 
 /* An item is in its entry. */
@@ -168,13 +185,17 @@ static void store(struct cygnet *c) {
   j->serial = banks_serial(c->banks, entry);
   int n = MIN(y->media->n_rows - j->row, j->block);
   struct tensor rows = encoder_part(j->x->out, rows_before(j, j->item) + j->row, n);
-  if (!is_finite(&rows)) {
-    engine_fail_bank(c, entry, "the encoder computed rows that are no finite numbers");
+  struct err why = {0};
+  bool finite = is_finite(c, &rows);
+  if (finite) {
+    banks_slots(c->banks, entry, y->first_row + j->row, n, j->slots);
+    store_rows(c, &rows, j->slots);
+  }
+  if (!engine_finish_device(c, &why) || !finite) {
+    engine_fail_bank(c, entry, why.code ? why.msg : "the encoder computed rows that are no finite numbers");
     j->item++, j->row = 0;
     return;
   }
-  banks_slots(c->banks, entry, y->first_row + j->row, n, j->slots);
-  store_rows(c, &rows, j->slots);
   j->row += n;
   if (j->row < y->media->n_rows) return;
   finish_item(c, y, entry);
@@ -204,15 +225,33 @@ static void guard(bool up) {
 #endif
 }
 
+/* The device failed: what it computed for the job is worth nothing. */
+static void fail_job(struct cygnet *c, const struct err *why) {
+  struct encode *j = &c->encode;
+  for (int i = 0; i < j->n_items; i++) {
+    int32_t entry = entry_of(c, &j->items[i]);
+    if (entry) engine_fail_bank(c, entry, why->msg);
+  }
+  if (!j->is_complete) encoder_cancel(j->x);
+  end_job(j);
+}
+
 bool encode_unit(struct cygnet *c) {
   struct encode *j = &c->encode;
+  struct device *d = c->model->dev;
+  struct err why = {0};
   encode_settle(c, false);
   int64_t start_ns = clock_ns();
   if (!j->x && !begin_job(c)) return false;
+  d->ops->step(d, NULL);
   if (!j->is_complete) {
     guard(true);
     j->is_complete = encoder_unit(j->x);
     guard(false);
+    if (!engine_finish_device(c, &why)) {
+      fail_job(c, &why);
+      return true;
+    }
   } else {
     store(c);
   }

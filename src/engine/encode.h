@@ -9,7 +9,7 @@
  *      sent back and came again finds it going on.
  *   3. Decoding never waits for an encoder longer than a prompt row's share of a step (engine.c), and never touches one.
  *   4. When a unit is done changes no bit of what comes out.
- *   5. Rows that are no finite numbers fail those who wait for them, nobody else.
+ *   5. Rows that are no finite numbers, and units in which the device failed, fail those who wait for them, nobody else.
  */
 #ifndef CYGNET_ENCODE_H
 #define CYGNET_ENCODE_H
@@ -38,9 +38,13 @@ struct encode {
   uint64_t partial_serial; /* 0: there is none */
   int n_stored;            /* pictures */
   int block;               /* rows that are stored at once, 1 .. ENCODER_ROWS */
+  struct tensor host;      /* [ENCODER_ROWS, hidden]: of these, where the host reads them (device.h fetch) */
   int64_t slots[ENCODER_ROWS];
 };
 
+/* c->model has encoders. Closed before it; fine on a zeroed one. */
+int encode_open(struct cygnet *c, struct err *e);
+void encode_close(struct cygnet *c);
 /* A unit of work, which is begun if need be; false: there is nothing to encode. */
 bool encode_unit(struct cygnet *c);
 /* Give up a job that nobody wants. Before every unit, behind admission; and with `all` when the engine closes. */

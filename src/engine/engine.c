@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "compute/ascend/attn.h"
 
 /* ---- life ----------------------------------------------------------------------------------------------------------------- */
 
@@ -80,8 +81,7 @@ static int open_media(struct cygnet *c, struct err *e) {
   if (model_open_media(c->model, c->mmproj ? c->mmproj : c->weights, e) || (c->mmproj && weights_unchanged(c->mmproj, e))) return -1;
   if (!(c->banks = banks_new(c->plan.media_page_rows, c->plan.media_pages, e)) || !(c->names = names_new(NAMES_MAX, e))) return -1;
   c->sched.banks = c->banks;
-  c->encode.block = ENCODER_ROWS;
-  return 0;
+  return encode_open(c, e);
 }
 
 static int open_samplers(struct cygnet *c, struct err *e) {
@@ -121,9 +121,18 @@ static int open_cache(struct cygnet *c, struct err *e) {
   return c->plan.has_prefix_cache && !(c->radix = radix_new(c->kv, e)) ? -1 : 0;
 }
 
+static const char *why_no_graph(const struct model *m) {
+  const char *why = m->dev->ops->no_records(m->dev);
+  return why || m->attn_ops != &attn_ascend_ops ? why : attn_ascend_no_records(m->attn);
+}
+
 static int open_steps(struct cygnet *c, struct err *e) {
   if (sched_init(&c->sched, &c->plan.sched, c->kv, c->radix, e) || batch_init(&c->batch, &c->plan.batch, e) || open_samplers(c, e))
     return -1;
+  if (c->model->dev->ops->hold_batch(c->model->dev, &c->batch, e)) return -1;
+  const char *no_graph = c->plan.has_graph ? why_no_graph(c->model) : NULL;
+  if (no_graph) log_line(LOG_INFO, "engine", "graph mode is off: %s", no_graph);
+  c->plan.has_graph &= !no_graph;
   if (c->plan.has_graph && !(c->graph = graph_new(c->model, &c->batch, c->plan.sched.max_running, e))) return -1;
   set_pace(c);
   return 0;
@@ -198,6 +207,7 @@ void engine_close(struct cygnet *c) {
   banks_delete(c->banks);
   names_delete(c->names);
   guess_close(&c->guesser);
+  encode_close(c);
   model_close(c->model);
   kv_delete(c->kv);
   grammar_cache_delete(c->grammars);
@@ -286,6 +296,10 @@ bool engine_next_event(struct cygnet *c, struct cygnet_event *ev) {
 
 uint64_t engine_submit(struct cygnet *c, const struct cygnet_request *from, struct err *e) {
   settle(c);
+  if (c->lost.code) {
+    *e = c->lost;
+    return 0;
+  }
   if (from->grammar) say_model_prepare(&c->say);
   struct request *r = request_new(from, &c->limits, e);
   if (!r) return 0;
@@ -366,7 +380,6 @@ static void tap_hidden(void *ctx, const char *name, int layer, int row, const fl
   guard(true);
 }
 
-/* Also in a step without rows: those who were let in may have to wait for an encoder first. */
 static void copy_pages(struct cygnet *c) {
   for (int i = 0; i < c->sched.n_copies; i++) {
     const struct kv_copy *copy = &c->sched.copies[i];
@@ -605,22 +618,54 @@ static void check_step(const struct cygnet *c) {
 static bool encode_some(struct cygnet *c, int64_t start_ns, bool beside_decoding) {
   double aim = beside_decoding ? MAX((double)c->plan.step_ms, 2 * c->decode_ms) : c->plan.step_ms;
   if (!c->banks) return false;
-  for (int n = 0;; n++) {
+  for (int n = 0; !c->lost.code; n++) {
     if (n > 0 && clock_ms_since(start_ns) + c->unit_ms > aim) return true;
     int64_t unit_ns = clock_ns();
     if (!encode_unit(c)) return n > 0;
     average(&c->unit_ms, clock_ms_since(unit_ns));
     if (c->plan.step_ms == 0) return true;
   }
+  return true;
 }
 
-/* The device failed: what the step wrote is worth nothing, and whoever had rows in it ends here. What earlier steps wrote is good. */
+/* ---- a device that fails --------------------------------------------------------------------------------------------------------- */
+
+static void fail(struct cygnet *c, struct request *r, const struct err *why) {
+  r->error = *why;
+  finish(c, r, CYGNET_FINISH_ERROR);
+}
+
+bool engine_finish_device(struct cygnet *c, struct err *e) {
+  struct device *d = c->model->dev;
+  if (!d->ops->finish(d, e)) return true;
+  c->stats.n_failed_steps++;
+  log_line(LOG_ERROR, "engine", "%s", e->msg);
+  if (d->lost && !c->lost.code) err_set(&c->lost, ERR_BUSY, "%s; the program must be started again", e->msg);
+  if (d->lost) *e = c->lost;
+  return false;
+}
+
+/* The device is lost: nobody gets an answer any more. */
+static void fail_all(struct cygnet *c) {
+  for (struct request *r; (r = c->sched.running.first ? c->sched.running.first : c->sched.waiting.first);) fail(c, r, &c->lost);
+}
+
+static bool got_copy(const struct cygnet *c, const struct request *r) {
+  for (int i = 0; i < c->sched.n_copies; i++) {
+    const struct kv_copy *copy = &c->sched.copies[i];
+    for (int k = 0; k < r->kv.n_pairs; k++)
+      if ((copy->kind == KV_FULL ? r->kv.pairs[k].full : r->kv.pairs[k].swa) == copy->to) return true;
+  }
+  return false;
+}
+
+/* What the step wrote is worth nothing, and whoever had rows in it, or took over a copied page, ends here: nothing of it was committed, so
+ * nothing of it gets into the prefix tree. What earlier steps wrote is good. */
 static void fail_step(struct cygnet *c, const struct err *why) {
-  log_line(LOG_ERROR, "engine", "%s", why->msg);
-  for (int i = 0; i < c->sched.n_picks; i++) {
-    struct request *r = c->sched.picks[i].r;
-    r->error = *why;
-    finish(c, r, CYGNET_FINISH_ERROR);
+  for (int i = 0; i < c->sched.n_picks; i++) fail(c, c->sched.picks[i].r, why);
+  for (struct request *r = c->sched.running.first, *next; r; r = next) {
+    next = r->next;
+    if (got_copy(c, r)) fail(c, r, why);
   }
 }
 
@@ -636,8 +681,11 @@ static bool compute(struct cygnet *c) {
     *(p->is_decoding ? &n.n_ahead : &n.n_prompt) += p->n - p->is_decoding;
   }
   c->logits = forward(c);
-  struct err failed = {0};
-  if (c->model->dev->ops->finish(c->model->dev, &failed)) return fail_step(c, &failed), n.n_decoding > 0;
+  struct err why = {0};
+  if (!engine_finish_device(c, &why)) {
+    fail_step(c, &why);
+    return n.n_decoding > 0;
+  }
   commit_rows(c);
   int n_samples = settle_rows(c);
   workers_run(n_samples > 1 && c->n_sayers == workers_count(c->model->dev->workers) ? c->model->dev->workers : NULL, sample_one, c,
@@ -647,18 +695,28 @@ static bool compute(struct cygnet *c) {
   return n.n_decoding > 0;
 }
 
+/* Copies of a step without rows: those who were let in may have to wait for an encoder first. False: they failed. */
+static bool finish_copies(struct cygnet *c) {
+  struct err why = {0};
+  if (c->sched.n_copies == 0 || engine_finish_device(c, &why)) return true;
+  fail_step(c, &why);
+  return false;
+}
+
 bool engine_step(struct cygnet *c) {
   settle(c);
   bool news = c->has_news;
   c->has_news = false;
+  if (c->lost.code) return news;
   guess_offer(c);
   int64_t start_ns = clock_ns();
   bool has_rows = sched_next(&c->sched) > 0;
   copy_pages(c);
   for (struct request *r = c->sched.running.first; r; r = r->next) /* encoding is a part of the prompt's time */
     if (r->n_spans && !r->started_ns) r->started_ns = start_ns;
-  bool decodes = has_rows && compute(c), encoded = encode_some(c, start_ns, decodes);
-  if (!has_rows && !encoded) {
+  bool failed = !has_rows && !finish_copies(c), decodes = has_rows && compute(c), encoded = encode_some(c, start_ns, decodes);
+  if (c->lost.code) fail_all(c);
+  if (!has_rows && !encoded && !failed) {
     CHECK(c->sched.running.n + c->sched.waiting.n == 0); /* somebody would wait for ever */
     return news;
   }

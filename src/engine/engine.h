@@ -11,6 +11,10 @@
  * from it. Results never depend on it. Units of encoders are done as long as they fit in what prompt rows may take beside decoding
  * requests, else as long as the aim; one in every step at least, and exactly one without an aim.
  *
+ * Devices that fail: after the rows of a step, a unit of an encoder and a round of guesses the device is asked whether all went well. If not, those
+ * whose rows or media were in it end with its sentence, and nothing of it is committed; the others go on. When it is lost all requests end, new
+ * ones are refused, and steps do nothing.
+ *
  * There is no other way to advance the world; a test of the whole engine has no threads in it.
  * Nothing is allocated between batch_build and the end of model_forward (mem_guard in debug builds).
  * In debug builds engine_check runs after every step.
@@ -66,6 +70,10 @@ struct plan {
   int n_resume;         /* windows for which the sliding pool has room beside those of all running requests: places to go on from */
   size_t scratch_bytes; /* activations, logits, page tables, sampling, prefix tree, recorded steps */
   size_t budget_bytes;  /* what may be taken */
+  /* far devices: all of the above is their memory, but host_bytes; otherwise 0 and "" */
+  struct device_look look;
+  struct device_config device; /* as far as weights' sizes depend on it */
+  size_t host_bytes;           /* of the host's memory: page tables, sampling, prefix tree, what logits are fetched to */
   /* pictures and sound; 0 without */
   int media_page_rows, media_pages;                   /* of the store of what was encoded */
   size_t media_row_bytes;                             /* of one of its rows; of kv_bytes with cross-attention, else of scratch_bytes */
@@ -140,6 +148,7 @@ struct cygnet {
   struct request *ready_first, *ready_last, *lent;
   bool has_news; /* an event came from outside a step: the next step reports activity */
 
+  struct err lost;           /* code ERR_NONE: the device is there; else why not, for whoever asks */
   struct cygnet_stats stats; /* counters only */
 };
 
@@ -153,6 +162,8 @@ bool engine_flush(struct cygnet *c); /* false: busy */
 /* For encode.c: a request that is waiting or running, or NULL; all that hold an entry of the store end with an error. */
 struct request *engine_find(struct cygnet *c, uint64_t number);
 void engine_fail_bank(struct cygnet *c, int32_t entry, const char *what);
+/* For encode.c and guess.c: what was launched is done, or failed (counted and logged; *e says why). */
+bool engine_finish_device(struct cygnet *c, struct err *e);
 /* Every invariant of requests, scheduler and cache. For tests and debug builds: takes memory. */
 bool engine_check(const struct cygnet *c, struct err *e);
 

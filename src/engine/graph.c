@@ -1,6 +1,7 @@
 /* graph.c — buckets of recorded decoding steps. The rules are in graph.h. */
 #include "engine/graph.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -19,6 +20,7 @@ struct graph {
   struct batch *b;
   int rows_max, n_buckets;
   struct graph_stats stats;
+  bool gave_up;                    /* a recording failed: what is not recorded stays eager */
   int n_roads;                     /* records of a bucket: without cross-attention, and with it where the model has some */
   struct device_record *records[]; /* [n_buckets, n_roads]; without launches: not recorded yet */
 };
@@ -96,32 +98,50 @@ static void pad(struct batch *b, int n_rows) {
   b->n_rows = b->n_out = n_rows;
 }
 
+/* The step once more, into r: nothing is computed. It was run before, so all of its memory is there. */
+static void record_after(struct graph *g, struct model *m, const struct batch *b, struct device_record *r) {
+  const struct device_ops *d = m->dev->ops;
+  struct tensor logits = tensor_rows(m->logits, b->n_out);
+  d->record_begin(m->dev, r);
+  m->ops->forward(m, b, &logits);
+  d->record_end(m->dev, r);
+  g->gave_up = d->record_launches(r) == 0;
+}
+
+/* The first step of a bucket: logits of its first n_live rows. */
+static struct tensor record(struct graph *g, struct model *m, const struct batch *b, struct device_record *r, int n_live) {
+  const struct device_ops *d = m->dev->ops;
+  struct tensor logits;
+  if (d->record_runs) d->record_begin(m->dev, r);
+  model_launch(m, b);
+  if (d->record_runs) d->record_end(m->dev, r);
+  logits = model_fetch(m, n_live);
+  if (!d->record_runs && !isnan(tensor_row(&logits, 0)[0])) record_after(g, m, b, r); /* what failed is not recorded */
+  g->stats.n_recorded += d->record_launches(r) > 0;
+  return logits;
+}
+
+static struct tensor replay(struct graph *g, struct model *m, const struct batch *b, struct device_record *r, int n_live) {
+  const struct device_ops *d = m->dev->ops;
+  d->step(m->dev, b);
+  m->attn_ops->prepare(m->attn, b);
+  d->record_replay(m->dev, r);
+  g->stats.n_replayed++;
+  g->stats.n_launches = d->record_launches(r);
+  return model_fetch(m, n_live);
+}
+
 struct tensor graph_forward(struct graph *g, struct model *m, struct batch *b) {
   int bucket = g && !m->tap && is_decoding(b) ? graph_bucket(b->n_rows, g->rows_max) : 0;
   if (!bucket) return model_forward(m, b);
   CHECK(m == g->m && b == g->b);
   CHECK(b->n_cross == 0 || g->n_roads == 2);
-  struct device *dev = m->dev;
-  const struct device_ops *d = dev->ops;
   struct device_record *r = g->records[bucket_index(bucket) * g->n_roads + (b->n_cross > 0)];
+  bool is_recorded = m->dev->ops->record_launches(r) > 0;
+  if (!is_recorded && g->gave_up) return model_forward(m, b);
   int n_live = b->n_rows;
   pad(b, bucket);
-  struct tensor logits;
-  if (d->record_launches(r) > 0) {
-    d->step(dev, b);
-    m->attn_ops->prepare(m->attn, b);
-    d->record_replay(dev, r);
-    g->stats.n_replayed++;
-    g->stats.n_launches = d->record_launches(r);
-    logits = model_fetch(m, n_live);
-  } else {
-    if (!d->record_runs) logits = model_forward(m, b); /* its memory is taken, and it answers this step */
-    d->record_begin(dev, r);
-    model_launch(m, b);
-    d->record_end(dev, r);
-    g->stats.n_recorded++;
-    if (d->record_runs) logits = model_fetch(m, n_live);
-  }
+  struct tensor logits = is_recorded ? replay(g, m, b, r, n_live) : record(g, m, b, r, n_live);
   b->n_rows = b->n_out = n_live;
   return tensor_rows(logits, n_live);
 }

@@ -5,8 +5,8 @@
  * A step in which every row wants its logits (each decoding sequence's last token, and guesses behind it), which has no soft rows, and
  * which nobody taps, is padded up to its bucket and replayed from the bucket's record (base/record.h); any other step is eager. The first
  * step of a bucket is run and recorded at the same time, into memory that was taken at start (a device that runs nothing while it records
- * runs it first). A model with cross-attention has two records
- * for each bucket: that of steps in which somebody sees a bank, and that of the others, which leaves those layers out.
+ * runs it first). A model with cross-attention has two records for each bucket: that of steps in which somebody sees a bank, and that of
+ * the others, which leaves those layers out. Where a recording fails, so has the step (device_ops.finish); nothing is recorded any more then.
  *
  * The static buffers of all buckets are the arrays of the one struct batch: batch_build overwrites their contents, attn prepare overwrites the
  * backend's own; no pointer changes. A padding row is token 0 at position 0 of no sequence; it sees nothing, so its attention is 0, and it writes

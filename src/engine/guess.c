@@ -125,6 +125,12 @@ static void run_round(struct cygnet *c, int n_most) {
     n_guesses += rows;
   }
   guard(false);
+  struct err why = {0};
+  if (!engine_finish_device(c, &why)) { /* what was guessed is worth nothing; the requests go on without */
+    for (struct request *r = c->sched.running.first; r; r = r->next)
+      if (r->by_drafter) r->n_draft = 0;
+    return;
+  }
   g->n_drawn += (uint64_t)n_guesses;
   double ms = clock_ms_since(start_ns) / n_guesses;
   g->drafter_ms = g->drafter_ms > 0 ? g->drafter_ms + (ms - g->drafter_ms) / 4 : ms;

@@ -14,6 +14,10 @@
  * The store of what encoders made of pictures and sounds (rows, or banks of keys and values) holds the greatest one at least; beside it an
  * ordinary one for each running request at best, and PLAN_MEDIA_LEAST, PLAN_MEDIA_ROWS. --media-mem says another size.
  *
+ * A far device (device.h) has memory of its own, and it is that which is shared out: keys and values, activations, weights and the rows of
+ * embeddings. What stays with the host is told beside it (host_bytes). Scratch is counted in float32, twice what the device takes; the
+ * rest is what its operations need for themselves, which nobody can say beforehand.
+ *
  * Worst cases are counted that hardly ever come: logits of all places of a batch, every sampling thread's whole vocabulary. So the resident
  * size stays some percent below the plan.
  */
@@ -22,10 +26,13 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "compute/ascend/attn.h"
 #include "engine/engine.h"
 
 enum {
   PLAN_PAGE_TOKENS = 16,
+  PLAN_PAGE_TOKENS_FAR = 128, /* what every attention operator of an NPU takes */
+  PLAN_FAR_BYTES = 8 << 20,   /* least that an NPU's operations take for themselves: masks, temporary memory, workspaces */
   PLAN_CHUNK_TOKENS = 512,
   PLAN_RUNNING = 32,
   PLAN_QUEUED = 1024,
@@ -64,19 +71,23 @@ static int option_isa(const char *name, enum isa *out, struct err *e) {
   return err_set(e, ERR_BAD_INPUT, "--isa: expected auto, ref, avx2 or avx512, found \"%.40s\"", name);
 }
 
+/* A far device stores keys and values as its operators want to read them, and in no other way. */
 static int option_kv_type(const char *name, struct plan *p, struct err *e) {
   static const struct {
     const char *name;
     enum dtype type;
   } types[] = {{"bf16", DTYPE_BF16}, {"f16", DTYPE_F16}, {"f32", DTYPE_F32}, {"q8_0", DTYPE_Q8_0}};
-  if (!name) name = "bf16";
+  enum dtype only = p->model.device->is_near ? DTYPE_NONE : p->look.type;
+  bool is_auto = !name || !strcmp(name, "auto");
   for (size_t i = 0; i < ARRAY_LEN(types); i++)
-    if (!strcmp(name, types[i].name)) {
+    if (is_auto ? types[i].type == (only ? only : DTYPE_BF16) : !strcmp(name, types[i].name)) {
       p->kv_type = types[i].name;
       p->model.kv_dtype = types[i].type;
-      return 0;
+      if (!only || types[i].type == only) return 0;
+      return err_set(e, ERR_UNSUPPORTED, "--kv-type: this NPU stores keys and values as %s, expected that or auto, found %s",
+                     only == DTYPE_BF16 ? "bf16" : "f16", types[i].name);
     }
-  return err_set(e, ERR_BAD_INPUT, "--kv-type: expected bf16, f16, f32 or q8_0, found \"%.40s\"", name);
+  return err_set(e, ERR_BAD_INPUT, "--kv-type: expected auto, bf16, f16, f32 or q8_0, found \"%.40s\"", name);
 }
 
 static int option_quant(const char *name, struct plan *p, struct err *e) {
@@ -88,18 +99,53 @@ static int option_quant(const char *name, struct plan *p, struct err *e) {
   return 0;
 }
 
+/* Each device has its own attention; the CPU's has an oracle beside it. */
+static int option_attn(const char *name, struct model_plan *m, struct err *e) {
+  const struct attn_ops *const all[] = {&attn_cpu_ops, &attn_ref_ops, &attn_ascend_ops};
+  m->attn = m->device->attn;
+  if (!name || !strcmp(name, "auto")) return 0;
+  for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+    if (strcmp(name, all[i]->name)) continue;
+    m->attn = all[i];
+    if ((all[i] == &attn_ascend_ops) != m->device->is_near) return 0;
+    return err_set(e, ERR_UNSUPPORTED, "--attn %s works on the memory of the %s, and the model runs on --backend %s; leave --attn out",
+                   name, m->device->is_near ? "NPU" : "host", m->device->name);
+  }
+  return err_set(e, ERR_BAD_INPUT, "--attn: expected auto, cpu, ref or ascend, found \"%.40s\"", name);
+}
+
+/* What a far device has no use for is refused, not ignored. */
+static int check_far(const struct plan *p, const struct cygnet_options *o, struct err *e) {
+  const char *name = p->model.device->name;
+  if (o->isa && strcmp(o->isa, "auto"))
+    return err_set(e, ERR_UNSUPPORTED, "--isa %s chooses the CPU's kernels, which --backend %s does not use; leave it out", o->isa, name);
+  if (o->draft_model && *o->draft_model && o->draft_tokens >= 0)
+    return err_set(e, ERR_UNSUPPORTED, "--draft-model: drafters do not run on --backend %s; leave it out (--draft guesses from the text)",
+                   name);
+  return 0;
+}
+
+static int option_backend(struct plan *p, const struct cygnet_options *o, struct err *e) {
+  struct model_plan *m = &p->model;
+  if (!(m->device = device_by_name(o->backend ? o->backend : "cpu")))
+    return err_set(e, ERR_UNSUPPORTED, "--backend: expected cpu, ascend or npu, found \"%.40s\"", o->backend);
+  if (o->device_id < 0) return err_set(e, ERR_BAD_INPUT, "--device-id: expected 0 or more, found %d", o->device_id);
+  if (m->device->is_near && o->device_id > 0)
+    return err_set(e, ERR_BAD_INPUT, "--device-id: --backend %s has no numbers, found %d", m->device->name, o->device_id);
+  m->device_number = o->device_id;
+  if (m->device->is_near) return 0;
+  return check_far(p, o, e) || m->device->look(m->device_number, &p->look, e) ? err_prefix(e, "--backend %s", m->device->name) : 0;
+}
+
 static int read_options(struct plan *p, const struct cygnet_options *o, const struct model_config *c, struct err *e) {
   struct model_plan *m = &p->model;
   struct sched_config *s = &p->sched;
-  if (!(m->device = device_by_name(o->backend ? o->backend : "cpu")))
-    return err_set(e, ERR_UNSUPPORTED, "--backend: expected cpu or ascend, found \"%.40s\"", o->backend);
-  if (o->attn && strcmp(o->attn, "cpu") && strcmp(o->attn, "ref"))
-    return err_set(e, ERR_BAD_INPUT, "--attn: expected cpu or ref, found \"%.40s\"", o->attn);
-  m->attn = o->attn && !strcmp(o->attn, "ref") ? &attn_ref_ops : &attn_cpu_ops;
+  if (option_backend(p, o, e) || option_attn(o->attn, m, e)) return -1;
   m->quiet = o->quiet != 0;
   if (option_isa(o->isa, &m->isa, e) || option_kv_type(o->kv_type, p, e) || option_quant(o->quant, p, e)) return -1;
   if (option_int("threads", o->threads, 0, 1024, &m->n_threads, e)) return -1;
-  if (option_int("page-size", o->page_tokens, PLAN_PAGE_TOKENS, 256, &m->page_tokens, e)) return -1;
+  if (option_int("page-size", o->page_tokens, m->device->is_near ? PLAN_PAGE_TOKENS : PLAN_PAGE_TOKENS_FAR, 256, &m->page_tokens, e))
+    return -1;
   if (m->page_tokens & (m->page_tokens - 1))
     return err_set(e, ERR_BAD_INPUT, "--page-size: expected a power of two up to 256, found %d", m->page_tokens);
   if (option_int("chunk", o->chunk_tokens, PLAN_CHUNK_TOKENS, PLAN_CHUNK_MOST, &s->chunk_tokens, e)) return -1;
@@ -129,14 +175,32 @@ static void read_media(struct plan *p, const struct cygnet_options *o, const str
 
 /* ---- sizes -------------------------------------------------------------------------------------------------------------------- */
 
-/* Bytes of one tensor in memory: n_matrices of the same size as the instruction set wants them, in the type that they are computed in. */
-static size_t matrix_bytes(const struct kern *kern, const struct weight_entry *f, enum dtype type, int64_t n_matrices) {
+/* Bytes of one tensor in memory: n_matrices of the same size as the instruction set or the device wants them, in the type that they are
+ * computed in. */
+static size_t matrix_bytes(const struct plan *p, const struct kern *kern, const struct weight_entry *f, enum dtype type,
+                           int64_t n_matrices) {
   int64_t rows = 1, cols = f->shape[f->n_dims - 1];
+  const struct device_ops *ops = p->model.device;
   for (int d = 0; d + 1 < f->n_dims; d++) rows *= f->shape[d];
   rows /= MAX(n_matrices, 1);
-  if (rows < 1 || rows > INT32_MAX || cols < 1 || cols > INT32_MAX || !gemm_supports(kern, type, (int)cols, NULL)) return f->n_bytes;
+  if (rows < 1 || rows > INT32_MAX || cols < 1 || cols > INT32_MAX) return f->n_bytes;
   struct weight t = {.dtype = type, .from = type == f->dtype ? DTYPE_NONE : f->dtype, .rows = (int)rows, .cols = (int)cols};
-  return (size_t)n_matrices * align_up(gemm_packed_bytes(kern, &t), 64);
+  if (ops->weight_bytes) return (size_t)n_matrices * align_up(ops->weight_bytes(&p->device, &t), 64);
+  return gemm_supports(kern, type, (int)cols, NULL) ? (size_t)n_matrices * align_up(gemm_packed_bytes(kern, &t), 64) : f->n_bytes;
+}
+
+/* A table of which only rows are looked up: read where it is in the file, or held by the device. */
+static size_t table_bytes(const struct plan *p, const struct weight_entry *f, int64_t n, size_t *lookup_bytes) {
+  int64_t cols = f->shape[f->n_dims - 1];
+  struct weight t = {.dtype = f->dtype, .rows = (int)MIN(n / MAX(cols, 1), INT32_MAX), .cols = (int)MIN(cols, INT32_MAX)};
+  if (p->model.device->table_bytes) return align_up(p->model.device->table_bytes(&p->device, &t), 64);
+  *lookup_bytes += f->n_bytes;
+  return 0;
+}
+
+/* Vectors are float32; a far device holds them in its own type, too. */
+static size_t vector_bytes(const struct plan *p, int64_t n) {
+  return align_up((size_t)n * sizeof(float), 64) + (p->model.device->is_near ? 0 : align_up((size_t)n * 2, 64));
 }
 
 /* The same for encoders; kernels of convolutions count as matrices, tables of positions are read from the file. */
@@ -145,20 +209,16 @@ static size_t encoders_in_memory(const struct plan *p, const struct kern *kern, 
   for (size_t i = 0; i < weights_count(w) && p->model.media; i++) {
     struct weight_entry f = weights_at(w, i);
     if (!f.gguf_name || f.dtype == DTYPE_NONE || !f.media) continue;
-    if (strstr(f.gguf_name, "position_embd.weight")) {
-      *lookup_bytes += f.n_bytes;
-      continue;
-    }
     int64_t n = 1;
     for (int d = 0; d < f.n_dims; d++) n *= f.shape[d];
-    if (f.n_dims < 2) {
-      n_bytes += align_up((size_t)n * sizeof(float), 64);
+    if (f.n_dims < 2 || strstr(f.gguf_name, "position_embd.weight")) {
+      n_bytes += f.n_dims < 2 ? vector_bytes(p, n) : table_bytes(p, &f, n, lookup_bytes);
       continue;
     }
     struct weight_entry flat = f;
     flat.n_dims = 2;
     flat.shape[1] = n / MAX(f.shape[0], 1);
-    size_t here = matrix_bytes(kern, &flat, weights_type(f.gguf_name, f.dtype, flat.shape[1], p->model.quant), 1);
+    size_t here = matrix_bytes(p, kern, &flat, weights_type(f.gguf_name, f.dtype, flat.shape[1], p->model.quant), 1);
     n_bytes += here ? here : f.n_bytes;
   }
   return n_bytes;
@@ -173,20 +233,20 @@ static size_t weights_in_memory(const struct plan *p, const struct kern *kern, c
     struct weight_entry f = weights_at(w, i);
     const char *name = f.gguf_name;
     if (f.skipped || f.media || !name || f.dtype == DTYPE_NONE) continue;
-    if (!strcmp(name, "per_layer_token_embd.weight")) {
-      *lookup_bytes += f.n_bytes;
+    if (f.n_dims < 2) {
+      n_bytes += vector_bytes(p, f.n_dims ? f.shape[0] : 1);
       continue;
     }
-    if (f.n_dims < 2) {
-      n_bytes += align_up((f.n_dims ? (size_t)f.shape[0] : 1) * sizeof(float), 64);
+    if (!strcmp(name, "per_layer_token_embd.weight")) {
+      n_bytes += table_bytes(p, &f, f.shape[0] * f.shape[1], lookup_bytes);
       continue;
     }
     enum dtype type = weights_type(name, f.dtype, f.shape[f.n_dims - 1], p->model.quant);
     if (str_ends(str_c(name), "ffn_gate_inp.weight")) type = DTYPE_F32; /* routers */
     int64_t n = f.n_dims == 3 ? f.shape[0] : 1;                         /* experts; gate and up in one tensor are two each */
     if (str_ends(str_c(name), "gate_up_exps.weight")) n *= 2;
-    size_t here = matrix_bytes(kern, &f, type, n);
-    if (here && kern->isa != ISA_REF && !strcmp(name, "token_embd.weight")) *lookup_bytes += f.n_bytes;
+    size_t here = matrix_bytes(p, kern, &f, type, n);
+    if (here && p->model.device->is_near && kern->isa != ISA_REF && !strcmp(name, "token_embd.weight")) *lookup_bytes += f.n_bytes;
     n_bytes += here ? here : f.n_bytes;
   }
   return n_bytes;
@@ -199,7 +259,8 @@ struct sizing {
   const struct kern *kern;
   struct workers *workers; /* attention's scratch depends on their number */
   struct kv *probe;        /* for its formula of pages; holds nothing */
-  double ratio;            /* of the sliding pool to the full one; 0 = by itself */
+  int window_tokens;
+  double ratio; /* of the sliding pool to the full one; 0 = by itself */
 };
 
 static struct attn_config attn_config_of(const struct plan *p, const struct sizing *z) {
@@ -212,6 +273,7 @@ static struct attn_config attn_config_of(const struct plan *p, const struct sizi
                               .rows_max = m->rows_max,
                               .seqs_max = m->seqs_max,
                               .tokens_max = m->tokens_max,
+                              .window = z->window_tokens,
                               .kern = z->kern,
                               .workers = z->workers};
 }
@@ -250,6 +312,18 @@ static int media_pages(const struct plan *p, const struct cygnet_options *o, con
   return (int)MIN(least + more * i / PLAN_STEPS, PLAN_MEDIA_PAGES_MOST);
 }
 
+/* An NPU's rotations of all positions, in tables that layers of a kind share. */
+static size_t rope_bytes(const struct plan *p, const struct sizing *z) {
+  struct device_config dc = p->device;
+  int head_dim[BATCH_KINDS] = {0};
+  size_t n_bytes = 0;
+  dc.positions_max = p->ctx_tokens;
+  for (int l = 0; l < z->n_layers; l++) head_dim[z->layers[l].kind] = MAX(head_dim[z->layers[l].kind], z->layers[l].head_dim);
+  for (int k = 0; k < KV_KINDS; k++)
+    if (head_dim[k]) n_bytes += ascend_rope_bytes(&dc, head_dim[k]);
+  return n_bytes;
+}
+
 /* Give both pools i of PLAN_STEPS parts of what lies between the least and the best, and sum up. */
 static void lay_out(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct sizing *z, int i) {
   struct model_plan *m = &p->model;
@@ -275,15 +349,22 @@ static void lay_out(struct plan *p, const struct cygnet_options *o, const struct
                                   .page_tokens = page,
                                   .cross_pages_max = m->n_pages[BATCH_CROSS]};
   struct attn_config ac = attn_config_of(p, z);
-  p->kv_bytes = attn_bytes(&ac);
+  p->kv_bytes = m->device->is_near ? attn_bytes(&ac) : attn_ascend_bytes(&ac);
   p->n_resume = count_resume(p, z);
   p->tree_bytes = p->has_prefix_cache ? radix_bytes(m->n_pages[KV_FULL], m->n_pages[KV_SLIDING], page) : 0;
   size_t tables = (size_t)running * (size_t)div_up(m->tokens_max, page) * sizeof(struct kv_page);
   for (int k = 0; k < KV_KINDS; k++) tables += pages_bytes(m->n_pages[k]) + ((size_t)m->n_pages[k] + 1) * sizeof(int);
   size_t recorded = p->has_graph ? graph_bytes(c, p->model.device, running) : 0;
   size_t sampling = (size_t)p->n_samplers * (size_t)c->vocab * PLAN_SAMPLE_BYTES;
-  p->scratch_bytes = model_scratch_bytes(c, m) + batch_bytes(&p->batch) + tables + p->tree_bytes + recorded + sampling + guess_bytes(p) +
-                     p->encoder_scratch_bytes + (m->media ? banks_bytes(p->media_pages) + names_bytes(NAMES_MAX) : 0);
+  size_t host = batch_bytes(&p->batch) + tables + p->tree_bytes + recorded + sampling +
+                (m->media ? banks_bytes(p->media_pages) + names_bytes(NAMES_MAX) : 0);
+  p->scratch_bytes = model_scratch_bytes(c, m) + guess_bytes(p) + p->encoder_scratch_bytes;
+  if (m->device->is_near) {
+    p->scratch_bytes += host;
+    return;
+  }
+  p->scratch_bytes += rope_bytes(p, z) + PLAN_FAR_BYTES;
+  p->host_bytes = host + (size_t)m->out_max * (size_t)c->vocab * (sizeof(float) + 2); /* logits, as they come and as they are read */
 }
 
 static size_t needed(const struct plan *p) {
@@ -295,10 +376,11 @@ static size_t needed(const struct plan *p) {
 static int does_not_fit(const struct plan *p, const struct cygnet_options *o, struct err *e) {
   char h[5][32];
   return err_set(e, ERR_NO_MEMORY,
-                 "memory: needs %s at least (weights %s, scratch %s, keys and values of one sequence of %d tokens %s), may use %s%s; "
-                 "lower --ctx, --chunk or --max-running-requests, take --kv-type q8_0%s, or raise %s",
-                 mem_human(needed(p), h[0]), mem_human(p->weight_bytes, h[1]), mem_human(p->scratch_bytes, h[2]), p->ctx_tokens,
-                 mem_human(p->kv_bytes, h[3]), mem_human(p->budget_bytes, h[4]), o->mem_bytes ? "" : " of what is free",
+                 "%smemory: needs %s at least (weights %s, scratch %s, keys and values of one sequence of %d tokens %s), may use %s%s; "
+                 "lower --ctx, --chunk or --max-running-requests%s%s, or raise %s",
+                 p->model.device->is_near ? "" : "device ", mem_human(needed(p), h[0]), mem_human(p->weight_bytes, h[1]),
+                 mem_human(p->scratch_bytes, h[2]), p->ctx_tokens, mem_human(p->kv_bytes, h[3]), mem_human(p->budget_bytes, h[4]),
+                 o->mem_bytes ? "" : " of what is free", p->model.device->is_near ? ", take --kv-type q8_0" : ", take --quant q8_0",
                  o->media_bytes   ? " or a smaller --media-mem"
                  : p->model.media ? " or --disable-media"
                                   : "",
@@ -339,6 +421,7 @@ static int share_out(struct plan *p, const struct cygnet_options *o, const struc
 static int sizing_open(struct sizing *z, struct plan *p, const struct cygnet_options *o, const struct model_config *c, struct err *e) {
   memset(z, 0, sizeof *z);
   z->ratio = o->swa_full_ratio;
+  z->window_tokens = c->window_tokens;
   z->n_layers = model_attn_layers(c, z->layers);
   if (p->model.drafter) z->n_layers += drafter_attn_layers(p->model.drafter, c, z->layers + z->n_layers);
   struct attn_config ac = attn_config_of(p, z); /* before any size is asked for: those take sound layers for granted */
@@ -378,10 +461,13 @@ int plan_make_beside(struct plan *p, const struct cygnet_options *o, const struc
   m->tokens_max = p->ctx_tokens;
   s->ahead_tokens = PLAN_AHEAD_TOKENS;
 
-  size_t free_bytes = mem_available_bytes();
+  size_t free_bytes = m->device->is_near ? mem_available_bytes() : p->look.free_bytes;
   double fraction = o->mem_fraction > 0 ? o->mem_fraction : 0.8;
   p->budget_bytes = o->mem_bytes ? o->mem_bytes : free_bytes ? (size_t)((double)free_bytes * fraction) : SIZE_MAX;
 
+  p->device = (struct device_config){.number = m->device_number,
+                                     .rows_max = m->rows_max,
+                                     .experts = {m->rows_max, c->hidden, c->expert_ffn, c->n_experts, c->n_experts_used}};
   struct sizing z;
   int failed = sizing_open(&z, p, o, c, e);
   if (!failed) {
@@ -395,7 +481,8 @@ int plan_make_beside(struct plan *p, const struct cygnet_options *o, const struc
       const struct attn_layer *y = &z.layers[l];
       if (y->owner == l) p->token_bytes[y->kind] += attn_slot_bytes(m->kv_dtype, y->n_kv, y->head_dim);
     }
-    if (m->media) p->media_row_bytes = config_has_cross(c) ? p->token_bytes[BATCH_CROSS] : (size_t)c->hidden * sizeof(float);
+    size_t number_bytes = m->device->is_near ? sizeof(float) : 2;
+    if (m->media) p->media_row_bytes = config_has_cross(c) ? p->token_bytes[BATCH_CROSS] : (size_t)c->hidden * number_bytes;
     failed = share_out(p, o, c, &z, e);
   }
   sizing_close(&z);
@@ -418,6 +505,9 @@ int plan_make_beside(struct plan *p, const struct cygnet_options *o, const struc
 void plan_print(const struct plan *p, const struct model_config *c, struct buf *out) {
   char h[3][32];
   const struct model_plan *m = &p->model;
+  if (!m->device->is_near)
+    buf_printf(out, "device             %d: %s; %s of %s free\n", m->device_number, p->look.text, mem_human(p->look.free_bytes, h[0]),
+               mem_human(p->look.total_bytes, h[1]));
   long long full = (long long)m->n_pages[KV_FULL] * m->page_tokens, sliding = (long long)m->n_pages[KV_SLIDING] * m->page_tokens;
   buf_printf(out, "weights            %s", mem_human(p->weight_bytes, h[0]));
   if (p->drafter_bytes) buf_printf(out, ", %s of them the drafter's", mem_human(p->drafter_bytes, h[1]));
@@ -440,6 +530,7 @@ void plan_print(const struct plan *p, const struct model_config *c, struct buf *
   buf_printf(out, "scratch            %s\n", mem_human(p->scratch_bytes, h[0]));
   buf_printf(out, "together           %s", mem_human(needed(p), h[0]));
   if (p->budget_bytes != SIZE_MAX) buf_printf(out, " of %s", mem_human(p->budget_bytes, h[1]));
+  if (p->host_bytes) buf_printf(out, " of the device; %s of the host's", mem_human(p->host_bytes, h[2]));
   if (p->lookup_bytes)
     buf_printf(out, "\nand of the file     up to %s, rows of the embeddings: cached, the system takes them back when it needs to",
                mem_human(p->lookup_bytes, h[0]));

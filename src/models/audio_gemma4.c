@@ -24,10 +24,12 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/record.h"
+#include "compute/attend_near.h"
 #include "models/encoder.h"
 
-enum { FFN_FACTOR = 4, STEPS = 32 /* that are subsampled together */, ROWS_PER_ITEM = 16 };
+enum { FFN_FACTOR = 4, STEPS = 32 /* that are subsampled together */ };
+_Static_assert((int)CONFIG_HEAD_DIM_MAX <= (int)ATTEND_NEAR_HEAD_DIM_MAX, "heads fit");
+static const float near_key_scale = 1.8946361239720115f; /* ln(1 + e) / ln 2 */
 
 struct conformer_layer {
   float *ffn_norm[2], *ffn_post_norm[2]; /* [hidden]; the latter with the residual's weight in them */
@@ -50,7 +52,9 @@ struct encoder_conformer {
 
   struct tensor h, q, k, v;    /* [T_max, hidden]; q also holds attention's result, then what the convolution reads; k what it gives */
   struct tensor x, y, wide, u; /* of a block: [block, hidden], the same, [block, 4 hidden], [block, out_dim] */
-  struct tensor frames, steps; /* of STEPS steps: mel frames; results of the first convolution, [times * bands, C0] */
+  struct tensor frames;        /* of STEPS steps: mel frames, the host's */
+  struct tensor steps;         /* of STEPS steps: results of the first convolution, [times * bands, C0] */
+  struct tensor steps_host;    /* the same where the host reads them */
   struct tensor cells, flat;   /* results of the second, [block, C1]; the same with a row a step, [STEPS, F * C1] */
   struct tensor taps;          /* what a convolution multiplies, [block, 9 C0] */
   int32_t *first;              /* by row of a job: the first row of its sound */
@@ -66,7 +70,7 @@ static int rows_of(int rows_max) { return MIN(rows_max, rows_max / 4 + ENCODER_I
 static int frames_of_steps(int steps) { return 4 * steps + 3; } /* 2 * (2 steps + 1) + 1 */
 
 /* Everything that a job needs room for, x's own tensors. */
-enum { SCRATCH = 14 };
+enum { SCRATCH = 13 };
 static void scratch_of(const struct model_config *c, int rows_max, struct encoder_conformer *x, struct bind_scratch need[SCRATCH]) {
   const struct audio_config *a = &c->audio;
   int rows = rows_of(rows_max), block = ENCODER_ROWS, bands = halved(a->n_mel);
@@ -78,7 +82,6 @@ static void scratch_of(const struct model_config *c, int rows_max, struct encode
                                             {&x->y, block, a->hidden},
                                             {&x->wide, block, FFN_FACTOR * a->hidden},
                                             {&x->u, block, a->out_dim},
-                                            {&x->frames, frames_of_steps(STEPS), a->n_mel},
                                             {&x->taps, block, 9 * a->channels[0]},
                                             {&x->steps, (2 * STEPS + 1) * bands, a->channels[0]},
                                             {&x->cells, block, a->channels[1]},
@@ -93,10 +96,11 @@ static struct encoder_size conformer_size(const struct model_config *c, int rows
   struct bind_scratch need[SCRATCH];
   scratch_of(c, rows_max, &x, need);
   size_t relative = (size_t)a->n_layers * encoder_tensor_bytes(a->n_relative, a->hidden);
+  size_t host = (size_t)frames_of_steps(STEPS) * (size_t)a->n_mel * sizeof(float) + (size_t)rows_of(rows_max) * sizeof(int32_t);
   return (struct encoder_size){
       .rows = ENCODER_ROWS,
       .cols = MAX(MAX(FFN_FACTOR * a->hidden, 9 * a->channels[0]), MAX(halved(halved(a->n_mel)) * a->channels[1], a->out_dim)),
-      .n_bytes = encoder_tensors_bytes(need, SCRATCH) + relative + (size_t)rows_of(rows_max) * sizeof(int32_t)};
+      .n_bytes = encoder_tensors_bytes(need, SCRATCH) + relative + host};
 }
 
 /* ---- loading ---------------------------------------------------------------------------------------------------------- */
@@ -112,7 +116,7 @@ static int load_relative(struct encoder_conformer *x, struct weights *w, int l, 
   if (d->alloc(m->dev, out, n, hidden, "activations", e)) return -1;
   if (bind_matrix(m, w, &(struct bind_matrix){name, &project, hidden, hidden}, e)) return -1;
   for (int i = 0; i < n; i += x->base.block) {
-    struct tensor y = encoder_part(*out, i, MIN(x->base.block, n - i)), s = tensor_rows(x->x, y.rows);
+    struct tensor y = encoder_part(*out, i, MIN(x->base.block, n - i)), in = tensor_rows(x->x, y.rows), s = d->stage(m->dev, &in);
     for (int r = 0; r < s.rows; r++) {
       for (int c = 0; c < half; c++) {
         double angle = (i + r) * exp(-c * log(10000.0) / MAX(half - 1, 1));
@@ -120,11 +124,13 @@ static int load_relative(struct encoder_conformer *x, struct weights *w, int l, 
         tensor_row(&s, r)[half + c] = (float)cos(angle);
       }
     }
-    d->linear(m->dev, 1, (const struct weight *[]){&project}, (struct tensor *[]){&y}, &s);
+    d->send(m->dev, &in, &s);
+    d->linear(m->dev, 1, (const struct weight *[]){&project}, (struct tensor *[]){&y}, &in);
   }
+  int rc = d->finish(m->dev, e);
   m->packed_bytes -= project.packed_bytes;
   d->weight_free(m->dev, &project, 1);
-  return 0;
+  return rc;
 }
 
 static int load_head_scale(struct encoder_conformer *x, struct weights *w, int l, float **out, struct err *e) {
@@ -207,6 +213,11 @@ static int conformer_load(struct encoder *base, struct weights *w, struct err *e
   size_t n_bytes = (size_t)a->n_layers * per_layer + bind_vector_bytes(a->channels[0]) + bind_vector_bytes(a->channels[1]) +
                    bind_vector_bytes(a->out_dim);
   if (arena_init(&x->vectors, n_bytes, "norm weights", e) || bind_scratch(m, need, SCRATCH, e)) return -1;
+  if (m->dev->ops->host_alloc(m->dev, &x->steps_host, x->steps.rows, x->steps.cols, "subsampled sound", e)) return -1;
+  encoder_stage_room(base, &x->taps);
+  x->frames = (struct tensor){
+      .dtype = DTYPE_F32, .rows = frames_of_steps(STEPS), .cols = a->n_mel, .row_bytes = (size_t)a->n_mel * sizeof(float)};
+  x->frames.data = xcalloc((size_t)x->frames.rows, x->frames.row_bytes);
 
   const struct bind_vector vectors[] = {{"a.conv1d.0.norm.weight", &x->conv_norm[0], a->channels[0]},
                                         {"a.conv1d.1.norm.weight", &x->conv_norm[1], a->channels[1]},
@@ -221,7 +232,7 @@ static int conformer_load(struct encoder *base, struct weights *w, struct err *e
     return -1;
   for (int l = 0; l < a->n_layers; l++)
     if (load_layer(x, w, l, e)) return -1;
-  return 0;
+  return bind_hold(m, &x->vectors, e);
 }
 
 static void conformer_unload(struct encoder *base) {
@@ -240,14 +251,16 @@ static void conformer_unload(struct encoder *base) {
   struct bind_scratch need[SCRATCH];
   scratch_of(&base->m->config, base->rows_max, x, need);
   for (size_t i = 0; i < ARRAY_LEN(need); i++) dev->ops->free(dev, need[i].t);
+  dev->ops->host_free(dev, &x->steps_host);
+  free(x->frames.data);
   free(x->first);
-  arena_free(&x->vectors);
+  bind_drop(base->m, &x->vectors);
 }
 
 /* ---- subsampling ------------------------------------------------------------------------------------------------------ */
 
 struct plane {            /* [times, bands, channels] from time `first` on, of one with n_times; what is outside of it is 0 */
-  const struct tensor *t; /* rows of channels, or (channels 1) of bands */
+  const struct tensor *t; /* the host's: rows of channels, or (channels 1) of bands */
   int first, n_times, bands, channels;
 };
 static const float *plane_at(const struct plane *p, int time, int band) {
@@ -255,24 +268,40 @@ static const float *plane_at(const struct plane *p, int time, int band) {
   return p->channels == 1 ? tensor_row(p->t, time - p->first) + band : tensor_row(p->t, (time - p->first) * p->bands + band);
 }
 
-/* y's rows are cells (time, band) of the result, from cell `cell` on: times from `time` on, bands_out bands each. */
+/* y's rows are cells (time, band) of the result, from cell `cell` on: times from `time` on, bands_out bands each. The weight's columns go through
+ * the nine places of one channel after the other, an order that no operation of rows makes: the host puts them so, and a far device's first
+ * convolution is fetched for it, once for STEPS rows. */
 static void convolve(struct encoder_conformer *x, int which, const struct plane *from, struct tensor *y, int time, int cell,
                      int bands_out) {
   struct device *dev = x->base.m->dev;
   const struct audio_config *a = &x->base.m->config.audio;
   struct tensor taps = tensor_rows(x->taps, y->rows);
   taps.cols = 9 * from->channels;
+  struct tensor host = dev->ops->stage(dev, &taps);
   for (int r = 0; r < y->rows; r++) {
     int t = 2 * (time + (cell + r) / bands_out), f = 2 * ((cell + r) % bands_out);
-    float *to = tensor_row(&taps, r);
+    float *to = tensor_row(&host, r);
     for (int i = 0; i < 9; i++) {
       const float *at = plane_at(from, t + i / 3 - 1, f + i % 3 - 1);
       for (int c = 0; c < from->channels; c++) to[9 * c + i] = at ? at[c] : 0;
     }
   }
+  dev->ops->send(dev, &taps, &host);
   dev->ops->linear(dev, 1, (const struct weight *[]){&x->conv[which]}, (struct tensor *[]){y}, &taps);
   dev->ops->layernorm(dev, y, y, x->conv_norm[which], NULL, a->norm_eps);
   dev->ops->bias_act(dev, y, NULL, ACT_RELU);
+}
+
+/* Cells of the second convolution, from `cell` on, side by side in the rows of their steps: band by band. */
+static void flatten(struct encoder_conformer *x, const struct tensor *cells, int cell) {
+  struct device *dev = x->base.m->dev;
+  int bands = x->mel[2];
+  for (int r = 0; r < MIN(bands, cells->rows); r++) {
+    int n = div_up(cells->rows - r, bands), band = (cell + r) % bands;
+    struct tensor from = encoder_part(*cells, r, n), to = tensor_part(x->flat, (cell + r) / bands, n, band * cells->cols, cells->cols);
+    from.row_bytes *= (size_t)bands;
+    dev->ops->copy(dev, &to, &from);
+  }
 }
 
 /* Rows [step, step + n) of a sound, n <= STEPS. Of the first convolution's results the few on both sides that neighbours need, too, are
@@ -281,7 +310,7 @@ static void subsample(struct encoder_conformer *x, int item, int step, int n) {
   const struct model_config *c = &x->base.m->config;
   struct device *dev = x->base.m->dev;
   const struct media *s = x->base.items[item];
-  int block = x->base.block, channels = c->audio.channels[1];
+  int block = x->base.block;
   int n_times = halved(s->n_patches), time = MAX(2 * step - 1, 0), time_end = MIN(2 * (step + n), n_times);
   int frame = MAX(2 * time - 1, 0), frame_end = MIN(2 * time_end, s->n_patches);
   for (int f = frame; f < frame_end; f++) media_patches(c, s, f, 1, tensor_row(&x->frames, f - frame));
@@ -291,13 +320,13 @@ static void subsample(struct encoder_conformer *x, int item, int step, int n) {
     struct tensor y = encoder_part(x->steps, cell, MIN(block, cells - cell));
     convolve(x, 0, &mel, &y, time, cell, x->mel[1]);
   }
-  struct plane half = {&x->steps, time, n_times, x->mel[1], c->audio.channels[0]};
+  struct tensor steps = tensor_rows(x->steps, (time_end - time) * x->mel[1]);
+  dev->ops->fetch(dev, &x->steps_host, &steps);
+  struct plane half = {&x->steps_host, time, n_times, x->mel[1], c->audio.channels[0]};
   for (int cell = 0, cells = n * x->mel[2]; cell < cells; cell += block) {
     struct tensor y = tensor_rows(x->cells, MIN(block, cells - cell));
     convolve(x, 1, &half, &y, step, cell, x->mel[2]);
-    for (int r = 0; r < y.rows; r++)
-      memcpy(tensor_row(&x->flat, (cell + r) / x->mel[2]) + (cell + r) % x->mel[2] * channels, tensor_row(&y, r),
-             (size_t)channels * sizeof(float));
+    flatten(x, &y, cell);
   }
   int first = x->first_row[item] + step;
   for (int r = 0; r < n; r += block) {
@@ -305,62 +334,6 @@ static void subsample(struct encoder_conformer *x, int item, int step, int n) {
     dev->ops->linear(dev, 1, (const struct weight *[]){&x->input}, (struct tensor *[]){&h}, &flat);
     encoder_tap(&x->base, "a.embed", -1, first + r, &h);
   }
-}
-
-/* ---- attention to the rows just before -------------------------------------------------------------------------------------- */
-
-struct near_job {
-  struct tensor q, k, v, relative; /* q: in place, the result */
-  const float *head_scale;
-  const int32_t *first; /* of every row */
-  int head_dim, n_heads, keys_left, row, row_end;
-  float cap;
-};
-
-/* Four sums, so that the compiler may use vectors: the order is fixed. */
-static float dot(const float *a, const float *b, int n) {
-  float sum[4] = {0};
-  int i = 0;
-  for (; i + 4 <= n; i += 4)
-    for (int j = 0; j < 4; j++) sum[j] += a[i + j] * b[i + j];
-  for (; i < n; i++) sum[0] += a[i] * b[i];
-  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
-}
-
-static void near_head(const struct near_job *j, int row, int head) {
-  enum { KEYS_AT_ONCE = 16 };
-  static const float key_scale = 1.8946361239720115f; /* ln(1 + e) / ln 2 */
-  int d = j->head_dim, at = head * d, lo = MAX(j->first[row], row - j->keys_left + 1);
-  float *q = tensor_row(&j->q, row) + at, scaled[CONFIG_HEAD_DIM_MAX], out[CONFIG_HEAD_DIM_MAX] = {0};
-  float most = -INFINITY, sum = 0;
-  for (int i = 0; i < d; i++) scaled[i] = q[i] * j->head_scale[i];
-  for (int key = lo; key <= row; key += KEYS_AT_ONCE) { /* online softmax, KEYS_AT_ONCE keys at a time */
-    float s[KEYS_AT_ONCE], before = most;
-    int n = MIN(KEYS_AT_ONCE, row + 1 - key);
-    for (int i = 0; i < n; i++) {
-      s[i] = dot(scaled, tensor_row(&j->k, key + i) + at, d) * key_scale + dot(scaled, tensor_row(&j->relative, row - key - i) + at, d);
-      if (j->cap > 0) s[i] = j->cap * tanhf(s[i] / j->cap);
-      most = MAX(most, s[i]);
-    }
-    float again = expf(before - most);
-    sum *= again;
-    for (int c = 0; c < d; c++) out[c] *= again;
-    for (int i = 0; i < n; i++) {
-      const float *v = tensor_row(&j->v, key + i) + at;
-      float p = expf(s[i] - most);
-      sum += p;
-      for (int c = 0; c < d; c++) out[c] += p * v[c];
-    }
-  }
-  for (int c = 0; c < d; c++) q[c] = out[c] / sum;
-}
-
-static void near_item(void *ctx, int item, int worker) {
-  const struct near_job *j = ctx;
-  (void)worker;
-  int row = j->row + item * ROWS_PER_ITEM, end = MIN(row + ROWS_PER_ITEM, j->row_end);
-  for (; row < end; row++)
-    for (int head = 0; head < j->n_heads; head++) near_head(j, row, head);
 }
 
 /* ---- layers ------------------------------------------------------------------------------------------------------------- */
@@ -397,14 +370,14 @@ static void before_conv(struct encoder_conformer *x, const struct conformer_laye
   struct device *dev = x->base.m->dev;
   const struct audio_config *a = &x->base.m->config.audio;
   struct tensor h = encoder_part(x->h, first, n), q = encoder_part(x->q, first, n), y = tensor_rows(x->y, n);
-  struct near_job j = {x->q,       x->k,         x->v,  l->relative, l->head_scale, x->first, a->hidden / a->n_heads,
-                       a->n_heads, a->keys_left, first, first + n,   a->logit_cap};
-  workers_launch(dev->workers, near_item, &j, sizeof j, div_up(n, ROWS_PER_ITEM), NULL);
+  struct tensor qs = tensor_rows(x->q, x->n_rows), ks = tensor_rows(x->k, x->n_rows), vs = tensor_rows(x->v, x->n_rows);
+  const struct attend_near near = {a->n_heads, a->keys_left, first, first + n, near_key_scale, a->logit_cap};
+  dev->ops->attend_near(dev, &qs, &ks, &vs, &l->relative, l->head_scale, x->first, &near);
   linear(x, &l->o, &y, &q, &q);
   dev->ops->add_rmsnorm(dev, &h, &y, l->attn_post_norm, a->norm_eps);
 
-  struct tensor both = part(x->wide, n, 2 * a->hidden), left = part(x->wide, n, a->hidden), right = left;
-  right.data = tensor_row(&left, 0) + a->hidden;
+  struct tensor both = part(x->wide, n, 2 * a->hidden), left = part(x->wide, n, a->hidden);
+  struct tensor right = tensor_part(x->wide, 0, n, a->hidden, a->hidden);
   dev->ops->rmsnorm(dev, &y, &h, l->norm_conv, 1, a->norm_eps);
   linear(x, &l->conv_in, &both, &y, &y);
   dev->ops->gated(dev, &q, &right, &left, ACT_SIGMOID);
@@ -522,6 +495,7 @@ static int frames_load(struct encoder *base, struct weights *w, struct err *e) {
   x->item = xcalloc((size_t)base->rows_max, sizeof *x->item);
   x->frame = xcalloc((size_t)base->rows_max, sizeof *x->frame);
   if (bind_scratch(m, need, ARRAY_LEN(need), e)) return -1;
+  encoder_stage_room(base, &x->x);
   return bind_matrix(m, w, &(struct bind_matrix){"mm.a.input_projection.weight", &x->project, hidden, samples}, e);
 }
 
@@ -553,7 +527,9 @@ static void frames_unit(struct encoder *base, int i) {
   struct device *dev = base->m->dev;
   int first = i * base->block, n = MIN(base->block, base->out.rows - first);
   struct tensor frames = tensor_rows(x->x, n), out = encoder_part(base->out, first, n);
-  for (int r = 0; r < n; r++) media_patches(c, base->items[x->item[first + r]], x->frame[first + r], 1, tensor_row(&frames, r));
+  struct tensor host = dev->ops->stage(dev, &frames);
+  for (int r = 0; r < n; r++) media_patches(c, base->items[x->item[first + r]], x->frame[first + r], 1, tensor_row(&host, r));
+  dev->ops->send(dev, &frames, &host);
   dev->ops->rmsnorm(dev, &frames, &frames, NULL, 1, c->audio.norm_eps);
   dev->ops->linear(dev, 1, (const struct weight *[]){&x->project}, (struct tensor *[]){&out}, &frames);
   encoder_tap(base, "a.soft", -1, first, &out);

@@ -42,7 +42,10 @@ int bind_table(struct model *m, struct weights *w, const struct bind_matrix *x, 
   struct weight_view v;
   if (weights_get(w, x->name, x->rows, x->cols, &v, e)) return -1;
   describe(m, x, &v);
+  if (m->dev->ops->table_bind(m->dev, x->out, x->name, e)) return -1;
   m->weight_bytes += (size_t)v.rows * v.row_bytes;
+  m->packed_bytes += x->out->packed_bytes;
+  if (x->out->packed) weights_done_with(w, &v);
   return 0;
 }
 
@@ -72,6 +75,16 @@ int bind_embedding(struct model *m, struct weights *w, struct weight *embed, str
   if (bind_matrix(m, w, &(struct bind_matrix){"token_embd.weight", embed, c->vocab, c->hidden}, e)) return -1;
   if (!weights_has(w, "output.weight")) return 0;
   return bind_matrix(m, w, &(struct bind_matrix){"output.weight", head, c->vocab, c->hidden}, e);
+}
+
+int bind_hold(struct model *m, const struct arena *vectors, struct err *e) {
+  if (vectors->used_bytes == 0) return 0;
+  return m->dev->ops->hold(m->dev, (const float *)(const void *)vectors->base, vectors->used_bytes / sizeof(float), e);
+}
+
+void bind_drop(struct model *m, struct arena *vectors) {
+  if (vectors->used_bytes > 0) m->dev->ops->drop(m->dev, (const float *)(const void *)vectors->base);
+  arena_free(vectors);
 }
 
 void bind_count(int64_t *products, size_t *bytes, const struct weight *w) {

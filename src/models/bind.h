@@ -32,7 +32,7 @@ int bind_vector(struct model *m, struct weights *w, struct arena *arena, const s
 int bind_matrix(struct model *m, struct weights *w, const struct bind_matrix *x, struct err *e);
 /* The same of a matrix that was fetched; v->data must live as long as the model unless x->out->packed is set afterwards. */
 int bind_view(struct model *m, const struct bind_matrix *x, const struct weight_view *v, struct err *e);
-/* A matrix of which rows are only looked up: nothing is packed. */
+/* A matrix of which rows are only looked up (device_ops.table_bind). */
 int bind_table(struct model *m, struct weights *w, const struct bind_matrix *x, struct err *e);
 /* The same for tables of one layer, by its short names. */
 int bind_layer_vectors(struct model *m, struct weights *w, struct arena *arena, int layer, const struct bind_vector *v, size_t n,
@@ -40,6 +40,10 @@ int bind_layer_vectors(struct model *m, struct weights *w, struct arena *arena, 
 int bind_layer_matrices(struct model *m, struct weights *w, int layer, const struct bind_matrix *x, size_t n, struct err *e);
 /* token_embd.weight into *embed, and output.weight into *head where the file has one; else head->rows is 0 and the embedding is the head. */
 int bind_embedding(struct model *m, struct weights *w, struct weight *embed, struct weight *head, struct err *e);
+
+/* Once an arena's vectors are what they will be: the device keeps them (device_ops.hold). bind_drop ends that and frees the arena. */
+int bind_hold(struct model *m, const struct arena *vectors, struct err *e);
+void bind_drop(struct model *m, struct arena *vectors);
 
 /* Sizes of the arena: bytes of a vector of n floats in it. */
 static inline size_t bind_vector_bytes(int n) { return align_up((size_t)n * sizeof(float), 64); }

@@ -45,7 +45,7 @@ struct drafter {
   struct weight centroids; /* [n_centroids, hidden]; rows 0 without clusters */
   struct weight *clusters; /* [n_centroids] of [vocab / n_centroids, hidden] */
   int32_t *order;          /* [vocab]: tokens of the clusters, one cluster after the other */
-  int32_t *chosen;         /* [n_centroids_used] */
+  int32_t *chosen;         /* [rows_max, n_centroids_used] */
   void *ordered;           /* the table in that order, where products are computed from it; ordered_bytes */
   size_t ordered_bytes;
   float *output_norm;
@@ -57,7 +57,8 @@ struct drafter {
   struct tensor q, attn;                     /* [rows_max, n_q * head_dim], widest layer */
   struct tensor gate, up;                    /* [rows_max, ffn], widest layer */
   struct tensor scores;                      /* [rows_max, n_centroids] */
-  struct tensor found;                       /* [CLUSTERS_AT_ONCE, vocab / n_centroids] */
+  struct tensor found;                       /* [rows_max * n_centroids_used, vocab / n_centroids] */
+  struct tensor scores_host, found_host;     /* the same where the host reads them */
   struct batch round;                        /* the caller's, narrowed to the rows of this step */
   int32_t *token;                            /* [rows_max] */
   bool is_first;                             /* step of the round */
@@ -136,7 +137,7 @@ int drafter_cols_max(const struct model_config *c) {
 size_t drafter_scratch_bytes(const struct model_config *c, int rows_max, int rope_rows) {
   struct widths w = widths_of(c);
   size_t per_row = 3 * (size_t)c->backbone_hidden + 3 * (size_t)c->hidden + 2 * ((size_t)w.q + (size_t)w.ffn) + (size_t)c->n_centroids;
-  size_t clusters = c->n_centroids ? (size_t)CLUSTERS_AT_ONCE * (size_t)(c->vocab / c->n_centroids) + (size_t)c->vocab : 0;
+  size_t clusters = c->n_centroids ? (size_t)(rows_max * c->n_centroids_used) * (size_t)(c->vocab / c->n_centroids) + (size_t)c->vocab : 0;
   return sizeof(float) * ((size_t)rows_max * per_row + (size_t)rope_rows * (size_t)(w.head_dim[0] + w.head_dim[1]) + clusters);
 }
 
@@ -188,7 +189,7 @@ static int load_clusters(struct drafter *d, struct weights *w, const char *table
   struct weight_view v;
   size_t rows = (size_t)(c->vocab / c->n_centroids), n = (size_t)c->n_centroids;
   d->order = xcalloc((size_t)c->vocab, sizeof *d->order);
-  d->chosen = xcalloc((size_t)c->n_centroids_used, sizeof *d->chosen);
+  d->chosen = xcalloc((size_t)d->rows_max * (size_t)c->n_centroids_used, sizeof *d->chosen);
   if (weights_get_order(w, "masked_embd_ordering", c->vocab, c->vocab, d->order, e) ||
       bind_matrix(m, w, &(struct bind_matrix){"masked_embd_centroids.weight", &d->centroids, c->n_centroids, c->hidden}, e) ||
       weights_get(w, table, c->vocab, c->hidden, &v, e))
@@ -233,7 +234,7 @@ static int load_head(struct drafter *d, struct weights *w, struct err *e) {
 static int alloc_scratch(struct drafter *d, struct err *e) {
   const struct model_config *c = &d->base.config;
   struct widths w = widths_of(c);
-  int rows = d->rows_max;
+  int rows = d->rows_max, found = d->clusters ? rows * c->n_centroids_used : 0, wide = d->clusters ? d->clusters[0].rows : 0;
   const struct bind_scratch need[] = {{&d->kept, rows, c->backbone_hidden},
                                       {&d->pair, rows, 2 * c->backbone_hidden},
                                       {&d->h, rows, c->hidden},
@@ -244,9 +245,13 @@ static int alloc_scratch(struct drafter *d, struct err *e) {
                                       {&d->gate, rows, w.ffn},
                                       {&d->up, rows, w.ffn},
                                       {&d->scores, d->clusters ? rows : 0, c->n_centroids},
-                                      {&d->found, d->clusters ? CLUSTERS_AT_ONCE : 0, d->clusters ? d->clusters[0].rows : 0}};
+                                      {&d->found, found, wide}};
+  struct device *dev = d->base.dev;
   d->token = xcalloc((size_t)rows, sizeof *d->token);
-  return bind_scratch(&d->base, need, ARRAY_LEN(need), e);
+  if (bind_scratch(&d->base, need, ARRAY_LEN(need), e)) return -1;
+  if (!d->clusters) return 0;
+  if (dev->ops->host_alloc(dev, &d->scores_host, rows, c->n_centroids, "scores of clusters", e)) return -1;
+  return dev->ops->host_alloc(dev, &d->found_host, found, wide, "scores of clusters", e);
 }
 
 static size_t vector_bytes(const struct model_config *c) {
@@ -281,7 +286,7 @@ struct drafter *drafter_open(const struct model_config *c, struct weights *w, st
     if (load_layer(d, w, l, e)) goto fail;
     bind_progress(m, w, false);
   }
-  if (load_head(d, w, e) || alloc_scratch(d, e)) goto fail;
+  if (load_head(d, w, e) || alloc_scratch(d, e) || bind_hold(m, &d->vectors, e)) goto fail;
   bind_progress(m, w, true);
   if (weights_report_unused(w, false, e)) goto fail;
   return d;
@@ -304,9 +309,11 @@ void drafter_close(struct drafter *d) {
   if (d->clusters) ops->weight_free(dev, d->clusters, d->base.config.n_centroids);
   struct tensor *scratch[] = {&d->kept, &d->pair, &d->h, &d->x, &d->y, &d->q, &d->attn, &d->gate, &d->up, &d->scores, &d->found};
   for (size_t i = 0; i < ARRAY_LEN(scratch); i++) ops->free(dev, scratch[i]);
+  ops->host_free(dev, &d->scores_host);
+  ops->host_free(dev, &d->found_host);
   ops->rope_free(dev, &d->rope_full);
   ops->rope_free(dev, &d->rope_sliding);
-  arena_free(&d->vectors);
+  bind_drop(&d->base, &d->vectors);
   if (d->ordered) mem_big_free(d->ordered, d->ordered_bytes);
   free(d->clusters);
   free(d->order);
@@ -320,16 +327,13 @@ void drafter_close(struct drafter *d) {
 /* The first rows of one half of what a step begins with: 0 = the token's embedding, 1 = the hidden row. */
 static struct tensor half(const struct drafter *d, int which, int rows) {
   int width = d->base.config.backbone_hidden;
-  struct tensor t = part(d->pair, rows, width);
-  t.data = (float *)t.data + which * width;
-  return t;
+  return tensor_part(d->pair, 0, rows, which * width, width);
 }
 
 void drafter_keep(struct drafter *d, int slot, int out) {
   CHECK(slot >= 0 && slot < d->rows_max);
-  struct tensor row = part(d->kept, 1, d->kept.cols);
+  struct tensor row = tensor_part(d->kept, slot, 1, 0, d->kept.cols);
   int32_t from = out;
-  row.data = tensor_row(&d->kept, slot);
   d->base.dev->ops->gather(d->base.dev, &row, &d->target->hidden, &from);
 }
 
@@ -384,24 +388,12 @@ static void run_layers(struct drafter *d, int rows) {
   }
 }
 
-struct best_job {
-  const struct kern *kern;
-  struct tensor logits;
-  int32_t *guesses;
-};
-static void best_of_row(void *ctx, int row, int worker) {
-  struct best_job *j = ctx;
-  bool not_finite; /* such a guess is wrong, that is all */
-  (void)worker;
-  j->guesses[row] = MAX(0, j->kern->argmax(tensor_row(&j->logits, row), j->logits.cols, &not_finite));
-}
-
 static void guess_of_all(struct drafter *d, const struct tensor *g, int32_t *guesses) {
   struct device *dev = d->base.dev;
   struct tensor logits = tensor_rows(d->target->logits, g->rows);
   dev->ops->linear(dev, 1, (const struct weight *[]){&d->head}, (struct tensor *[]){&logits}, g);
-  struct best_job j = {dev->kern, logits, guesses};
-  workers_run(g->rows > 1 ? dev->workers : NULL, best_of_row, &j, g->rows);
+  dev->ops->argmax(dev, guesses, &logits);
+  for (int r = 0; r < g->rows; r++) guesses[r] = MAX(0, guesses[r]); /* one of a row that is not finite is wrong, that is all */
 }
 
 /* The n greatest of a row, greatest first, the lower index on ties. */
@@ -415,38 +407,56 @@ static void choose(const float *scores, int n_scores, int n, int32_t *chosen) {
   }
 }
 
-static int32_t guess_in_clusters(struct drafter *d, const struct tensor *g, int row) {
+/* Logits of the tokens in the clusters that one row has chosen: rows of d->found from `first` on. */
+static void clusters_of_row(struct drafter *d, const struct tensor *g, int row, const int32_t *chosen, int first) {
   const struct model_config *c = &d->base.config;
   struct device *dev = d->base.dev;
-  struct tensor x = part(*g, 1, g->cols), y[CLUSTERS_AT_ONCE], *y_at[CLUSTERS_AT_ONCE];
+  struct tensor x = tensor_part(*g, row, 1, 0, g->cols), y[CLUSTERS_AT_ONCE], *y_at[CLUSTERS_AT_ONCE];
   const struct weight *w[CLUSTERS_AT_ONCE];
+  for (int at = 0, n; at < c->n_centroids_used; at += n) {
+    n = MIN(CLUSTERS_AT_ONCE, c->n_centroids_used - at);
+    for (int i = 0; i < n; i++) {
+      w[i] = &d->clusters[chosen[at + i]];
+      y[i] = tensor_part(d->found, first + at + i, 1, 0, d->found.cols);
+      y_at[i] = &y[i];
+    }
+    dev->ops->linear(dev, n, w, y_at, &x);
+  }
+}
+
+/* The token with the greatest logit of all in the clusters; the lowest token on ties. */
+static int32_t best_of_clusters(const struct drafter *d, const int32_t *chosen, int first) {
   int rows = d->clusters[0].rows;
   int32_t guess = 0;
   float best = 0;
   bool has_best = false;
-  x.data = tensor_row(g, row);
-  choose(tensor_row(&d->scores, row), c->n_centroids, c->n_centroids_used, d->chosen);
-  for (int first = 0; first < c->n_centroids_used; first += CLUSTERS_AT_ONCE) {
-    int n = MIN(CLUSTERS_AT_ONCE, c->n_centroids_used - first);
-    for (int i = 0; i < n; i++) {
-      w[i] = &d->clusters[d->chosen[first + i]];
-      y[i] = part(d->found, 1, rows);
-      y[i].data = tensor_row(&d->found, i);
-      y_at[i] = &y[i];
-    }
-    dev->ops->linear(dev, n, w, y_at, &x);
-    for (int i = 0; i < n; i++) {
-      const int32_t *tokens = d->order + (size_t)d->chosen[first + i] * (size_t)rows;
-      const float *logits = y[i].data;
-      for (int j = 0; j < rows; j++) {
-        if (has_best && !(logits[j] > best) && !(logits[j] == best && tokens[j] < guess)) continue;
-        best = logits[j];
-        guess = tokens[j];
-        has_best = true;
-      }
+  for (int i = 0; i < d->base.config.n_centroids_used; i++) {
+    const int32_t *tokens = d->order + (size_t)chosen[i] * (size_t)rows;
+    const float *logits = tensor_row(&d->found_host, first + i);
+    for (int j = 0; j < rows; j++) {
+      if (has_best && !(logits[j] > best) && !(logits[j] == best && tokens[j] < guess)) continue;
+      best = logits[j];
+      guess = tokens[j];
+      has_best = true;
     }
   }
   return guess;
+}
+
+/* Two waits of a far device, however many rows there are: for the clusters' scores, and for the tokens'. */
+static void guess_in_clusters(struct drafter *d, const struct tensor *g, int32_t *guesses) {
+  const struct model_config *c = &d->base.config;
+  struct device *dev = d->base.dev;
+  int used = c->n_centroids_used;
+  struct tensor scores = part(d->scores, g->rows, c->n_centroids), found = tensor_rows(d->found, g->rows * used);
+  dev->ops->linear(dev, 1, (const struct weight *[]){&d->centroids}, (struct tensor *[]){&scores}, g);
+  dev->ops->fetch(dev, &d->scores_host, &scores);
+  for (int r = 0; r < g->rows; r++) {
+    choose(tensor_row(&d->scores_host, r), c->n_centroids, used, d->chosen + r * used);
+    clusters_of_row(d, g, r, d->chosen + r * used, r * used);
+  }
+  dev->ops->fetch(dev, &d->found_host, &found);
+  for (int r = 0; r < g->rows; r++) guesses[r] = best_of_clusters(d, d->chosen + r * used, r * used);
 }
 
 void drafter_step(struct drafter *d, int rows, int32_t *guesses) {
@@ -463,12 +473,7 @@ void drafter_step(struct drafter *d, int rows, int32_t *guesses) {
   ops->linear(dev, 1, (const struct weight *[]){&d->pre}, (struct tensor *[]){&h}, &pair);
   run_layers(d, rows);
   ops->rmsnorm(dev, &g, &h, d->output_norm, 1, c->norm_eps);
-  if (d->clusters) {
-    struct tensor scores = part(d->scores, rows, c->n_centroids);
-    ops->linear(dev, 1, (const struct weight *[]){&d->centroids}, (struct tensor *[]){&scores}, &g);
-    for (int r = 0; r < rows; r++) guesses[r] = guess_in_clusters(d, &g, r);
-  } else {
-    guess_of_all(d, &g, guesses);
-  }
+  if (d->clusters) guess_in_clusters(d, &g, guesses);
+  else guess_of_all(d, &g, guesses);
   memcpy(d->token, guesses, (size_t)rows * sizeof *d->token);
 }

@@ -116,9 +116,7 @@ void encoder_cancel(struct encoder *x) { x->n_units = x->n_items = 0; }
 /* ---- what encoders share ----------------------------------------------------------------------------------------------------- */
 
 void encoder_tap(const struct encoder *x, const char *name, int layer, int first, const struct tensor *t) {
-  const struct model *m = x->m;
-  if (!m->tap) return;
-  for (int r = 0; r < t->rows; r++) m->tap(m->tap_ctx, name, layer, first + r, tensor_row(t, r), t->cols);
+  if (x->m->tap) model_tap_rows(x->m, name, layer, first, t);
 }
 
 static const char *encoder_name(char text[BIND_NAME_BYTES], const char *prefix, int layer, const char *name, const char *end) {
@@ -150,11 +148,18 @@ int encoder_matrices(struct encoder *x, struct weights *w, const char *prefix, i
   return 0;
 }
 
-int encoder_table(struct encoder *x, struct weights *w, const char *name, int rows, int cols, struct weight *out, struct err *e) {
+int encoder_table(struct encoder *x, struct weights *w, const char *name, int rows, int per_row, int cols, struct weight *out,
+                  struct err *e) {
+  struct model *m = x->m;
   struct weight_view v;
-  if (weights_get(w, name, rows, cols, &v, e)) return -1;
-  *out = (struct weight){.dtype = v.dtype, .rows = rows, .cols = cols, .row_bytes = v.row_bytes, .source = v.data};
-  x->m->weight_bytes += (size_t)v.rows * v.row_bytes;
+  if (weights_get(w, name, rows, per_row * cols, &v, e)) return -1;
+  *out = (struct weight){.dtype = v.dtype, .rows = rows * per_row, .cols = cols, .row_bytes = v.row_bytes, .source = v.data};
+  if (per_row > 1 && !dtype_row_bytes(v.dtype, (size_t)cols, &out->row_bytes))
+    return err_set(e, ERR_UNSUPPORTED, "tensor %s: expected rows of %d numbers to be whole blocks, found type %s", name, cols,
+                   dtype_info(v.dtype)->name);
+  if (m->dev->ops->table_bind(m->dev, out, name, e)) return -1;
+  m->weight_bytes += (size_t)v.rows * v.row_bytes;
+  m->packed_bytes += out->packed_bytes;
   return 0;
 }
 
@@ -260,10 +265,7 @@ int encoder_attend_units(const struct encoder *x, const struct encoder_rows *r, 
 }
 
 static struct tensor heads_of(const struct tensor *t, int first_row, int n_rows, int first_head, int n, int head_dim) {
-  struct tensor part = encoder_part(*t, first_row, n_rows);
-  part.data = tensor_row(&part, 0) + first_head * head_dim;
-  part.cols = n * head_dim;
-  return part;
+  return tensor_part(*t, first_row, n_rows, first_head * head_dim, n * head_dim);
 }
 
 void encoder_attend(const struct encoder *x, const struct encoder_rows *r, int unit, const struct tensor *q, const struct tensor *k,
@@ -314,11 +316,13 @@ int32_t *encoder_pool_index(int32_t *to, int first, int wide, int n, int pool) {
   return to;
 }
 
-void encoder_inputs(const struct encoder *x, const struct encoder_rows *r, int first, float *room, struct tensor *y) {
+struct tensor encoder_inputs(const struct encoder *x, const struct encoder_rows *r, int first, float *room, const struct tensor *y) {
+  struct tensor host = x->m->dev->ops->stage(x->m->dev, y);
   for (int i = 0, n; i < y->rows; i += n) {
     int row = first + i;
     n = MIN(y->rows - i, r->hi[row] - row); /* of one item */
-    media_patches(&x->m->config, x->items[r->item[row]], r->at[row], n, tensor_row(y, i));
-    spread_rows(y, i, n, room);
+    media_patches(&x->m->config, x->items[r->item[row]], r->at[row], n, tensor_row(&host, i));
+    spread_rows(&host, i, n, room);
   }
+  return host;
 }

@@ -107,14 +107,12 @@ void encoder_cancel(struct encoder *x);
 /* ---- for encoders: what they share ------------------------------------------------------------------------------------- */
 
 /* Rows [first, first + n) of a tensor as one. */
-static inline struct tensor encoder_part(struct tensor t, int first, int n) {
-  t.data = tensor_row(&t, first);
-  t.rows = n;
-  return t;
-}
+static inline struct tensor encoder_part(struct tensor t, int first, int n) { return tensor_part(t, first, n, 0, t.cols); }
 /* Bytes of tensors as a device takes them, for encoder_size. */
 size_t encoder_tensor_bytes(int rows, int cols);
 size_t encoder_tensors_bytes(const struct bind_scratch *t, size_t n);
+/* The device's room for what the host sends to t, taken while the encoder is loaded (stage grows it; units allocate nothing). */
+static inline void encoder_stage_room(const struct encoder *x, const struct tensor *t) { x->m->dev->ops->stage(x->m->dev, t); }
 /* t's rows stand from row `first` of the job on. */
 void encoder_tap(const struct encoder *x, const char *name, int layer, int first, const struct tensor *t);
 
@@ -124,8 +122,9 @@ int encoder_vectors(struct encoder *x, struct weights *w, struct arena *arena, c
                     size_t n, struct err *e);
 int encoder_matrices(struct encoder *x, struct weights *w, const char *prefix, int layer, const struct bind_matrix *v, size_t n,
                      struct err *e);
-/* A table of which rows are added by embed_add: used where it is in the file. */
-int encoder_table(struct encoder *x, struct weights *w, const char *name, int rows, int cols, struct weight *out, struct err *e);
+/* A table of which rows are added by embed_add; each of the file's rows is per_row rows of cols numbers. Freed by weight_free. */
+int encoder_table(struct encoder *x, struct weights *w, const char *name, int rows, int per_row, int cols, struct weight *out,
+                  struct err *e);
 
 /* A product with bounds: y = clamp(W clamp(x, in), out). */
 struct encoder_linear {
@@ -171,9 +170,9 @@ struct encoder_step encoder_vit_step(const struct encoder *x, const struct encod
 /* The patches of each of n soft rows of a picture whose patches begin at row `first` of the job, `wide` of them side by side: pool x pool numbers for
  * each, from `to` on. Returns where the next ones go. */
 int32_t *encoder_pool_index(int32_t *to, int first, int wide, int n, int pool);
-/* Input rows [first, first + y->rows) of the job, as media_patches gives them; with room (for one row) their colours, which come in turns,
- * are put one after the other: [y, x, colour] becomes [colour, y, x]. */
-void encoder_inputs(const struct encoder *x, const struct encoder_rows *r, int first, float *room, struct tensor *y);
+/* Input rows [first, first + y->rows) of the job, as media_patches gives them, where the host puts what is to be sent to y (device_ops.stage);
+ * with room (for one row) their colours, which come in turns, are put one after the other: [y, x, colour] becomes [colour, y, x]. */
+struct tensor encoder_inputs(const struct encoder *x, const struct encoder_rows *r, int first, float *room, const struct tensor *y);
 
 extern const struct encoder_ops encoder_siglip_ops, encoder_gemma4_vision_ops, encoder_gemma4_blocks_ops, encoder_mllama_ops,
     encoder_gemma4_audio_ops, encoder_gemma4_frames_ops;

@@ -115,6 +115,7 @@ static int gemma3_load(struct model *m, struct weights *w, struct err *e) {
     bind_progress(m, w, false);
   }
   bind_progress(m, w, true);
+  if (bind_hold(m, &g->vectors, e)) return -1;
   return weights_report_unused(w, false, e);
 }
 
@@ -132,7 +133,7 @@ static void gemma3_unload(struct model *m) {
   for (size_t i = 0; i < ARRAY_LEN(scratch); i++) d->free(m->dev, scratch[i]);
   d->rope_free(m->dev, &g->rope_full);
   d->rope_free(m->dev, &g->rope_sliding);
-  arena_free(&g->vectors);
+  bind_drop(m, &g->vectors);
 }
 
 /* ---- forward ---------------------------------------------------------------------------------------------------------- */

@@ -44,7 +44,8 @@ struct gemma4_layer {
   float *router_norm;                                          /* [hidden]: the router's scale / sqrt(hidden) */
   float *expert_scale;                                         /* [n_experts] */
   struct weight router;                                        /* [n_experts, hidden], F32 whatever the file has */
-  struct tensor router_rows;                                   /* its source, where that is not the file's */
+  float *router_rows;                                          /* its source, where that is not the file's; router_bytes */
+  size_t router_bytes;
   struct moe moe;
 };
 
@@ -53,7 +54,7 @@ struct gemma4 {
   struct gemma4_layer layers[CONFIG_LAYERS_MAX];
   struct weight embed;        /* [vocab, hidden]; also the head when tied */
   struct weight head;         /* [vocab, hidden]; rows 0 when tied */
-  struct weight ple_table;    /* [ple_vocab, n_layers * P]: looked up in the file, never packed */
+  struct weight ple_table;    /* [ple_vocab, n_layers * P], only looked up */
   struct weight ple_model[2]; /* [layers * P, hidden]: of layers before last_owner, which every row wants, and from there on */
   float *ple_model_norm;      /* [P], times 1/√2 */
   float *output_norm;
@@ -105,17 +106,20 @@ static int load_router(struct gemma4 *g, struct weights *w, int l, struct err *e
   if (weights_get(w, name, c->n_experts, c->hidden, &v, e)) return -1;
   y->router = (struct weight){.dtype = DTYPE_F32, .rows = c->n_experts, .cols = c->hidden, .row_bytes = v.row_bytes, .source = v.data};
   if (v.dtype != DTYPE_F32) {
-    if (m->dev->ops->alloc(m->dev, &y->router_rows, c->n_experts, c->hidden, name, e)) return -1;
+    y->router.row_bytes = (size_t)c->hidden * sizeof(float);
+    y->router_bytes = (size_t)c->n_experts * y->router.row_bytes;
+    if (!(y->router_rows = mem_big_alloc(y->router_bytes, name, e))) return -1;
     for (int r = 0; r < c->n_experts; r++)
-      dtype_to_f32(v.dtype, (const char *)v.data + (size_t)r * v.row_bytes, tensor_row(&y->router_rows, r), (size_t)c->hidden);
-    y->router.source = y->router_rows.data;
-    y->router.row_bytes = y->router_rows.row_bytes;
+      dtype_to_f32(v.dtype, (const char *)v.data + (size_t)r * v.row_bytes, y->router_rows + (size_t)r * (size_t)c->hidden,
+                   (size_t)c->hidden);
+    y->router.source = y->router_rows;
   }
   if (m->dev->ops->weight_bind(m->dev, &y->router, 1, name, e)) return -1;
   m->weight_bytes += (size_t)v.rows * v.row_bytes;
   m->packed_bytes += y->router.packed_bytes;
   if (!y->router.packed) return 0;
-  m->dev->ops->free(m->dev, &y->router_rows);
+  mem_big_free(y->router_rows, y->router_bytes);
+  y->router_rows = NULL;
   weights_done_with(w, &v);
   return 0;
 }
@@ -312,8 +316,11 @@ static int load_ple(struct gemma4 *g, struct weights *w, struct err *e) {
   struct weight_view v;
   if (weights_get(w, "per_layer_token_embd.weight", c->ple_vocab, all, &v, e)) return -1;
   g->ple_table = (struct weight){.dtype = v.dtype, .rows = c->ple_vocab, .cols = all, .row_bytes = v.row_bytes, .source = v.data};
+  if (m->dev->ops->table_bind(m->dev, &g->ple_table, "per_layer_token_embd.weight", e)) return -1;
   m->weight_bytes += (size_t)v.rows * v.row_bytes;
+  m->packed_bytes += g->ple_table.packed_bytes;
   m->decode_bytes += v.row_bytes;
+  if (g->ple_table.packed) weights_done_with(w, &v);
   if (bind_vector(m, w, &g->vectors, &(struct bind_vector){"per_layer_proj_norm.weight", &g->ple_model_norm, c->ple}, e)) return -1;
   for (int i = 0; i < c->ple; i++) g->ple_model_norm[i] = (float)((double)g->ple_model_norm[i] / sqrt(2));
 
@@ -354,6 +361,7 @@ static int gemma4_load(struct model *m, struct weights *w, struct err *e) {
   bind_progress(m, w, true);
   m->embed = &g->embed;
   m->hidden = part(g->x, m->plan.out_max, c->hidden); /* where forward's last norm goes */
+  if (bind_hold(m, &g->vectors, e)) return -1;
   return weights_report_unused(w, false, e);
 }
 
@@ -364,7 +372,7 @@ static void gemma4_unload(struct model *m) {
     struct gemma4_layer *y = &g->layers[l];
     struct weight *all[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down, &y->ple_gate, &y->ple_proj, &y->router};
     for (size_t i = 0; i < ARRAY_LEN(all); i++) d->weight_free(m->dev, all[i], 1);
-    d->free(m->dev, &y->router_rows);
+    mem_big_free(y->router_rows, y->router_bytes);
     if (!y->moe.gate) continue;
     struct weight *experts[] = {y->moe.gate, y->moe.up, y->moe.down};
     for (size_t i = 0; i < ARRAY_LEN(experts); i++) d->weight_free(m->dev, experts[i], y->moe.n_experts);
@@ -372,6 +380,7 @@ static void gemma4_unload(struct model *m) {
   }
   d->weight_free(m->dev, &g->embed, 1);
   d->weight_free(m->dev, &g->head, 1);
+  d->weight_free(m->dev, &g->ple_table, 1);
   d->weight_free(m->dev, g->ple_model, 2);
   struct tensor *scratch[] = {&g->h,     &g->x,        &g->y,      &g->q,   &g->attn,          &g->k,
                               &g->v,     &g->gate,     &g->up,     &g->ple, &g->router_logits, &g->experts,
@@ -379,7 +388,7 @@ static void gemma4_unload(struct model *m) {
   for (size_t i = 0; i < ARRAY_LEN(scratch); i++) d->free(m->dev, scratch[i]);
   d->rope_free(m->dev, &g->rope_full);
   d->rope_free(m->dev, &g->rope_sliding);
-  arena_free(&g->vectors);
+  bind_drop(m, &g->vectors);
   free(g->wanted.token);
   free(g->wanted.pos);
   free(g->wanted.seq);
@@ -394,11 +403,7 @@ static void gemma4_unload(struct model *m) {
 /* ---- forward ---------------------------------------------------------------------------------------------------------- */
 
 /* n columns of a tensor from one on. */
-static struct tensor columns(struct tensor t, int from, int n) {
-  t.data = (float *)t.data + from;
-  t.cols = n;
-  return t;
-}
+static struct tensor columns(struct tensor t, int from, int n) { return tensor_part(t, 0, t.rows, from, n); }
 
 static void rope_steps(struct gemma4 *g, const int32_t *pos, int rows) {
   struct model *m = &g->base;

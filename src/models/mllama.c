@@ -153,11 +153,10 @@ static int load_rope(struct mllama *g, struct weights *w, int head_dim, struct e
   }
   float divisors[CONFIG_HEAD_DIM_MAX / 2];
   if (weights_get_vector(w, "rope_freqs.weight", head_dim / 2, divisors, e)) return -1;
-  for (int i = 0; i < head_dim / 2; i++) {
+  for (int i = 0; i < head_dim / 2; i++)
     if (!(divisors[i] > 0 && isfinite(divisors[i])))
       return err_set(e, ERR_BAD_INPUT, "tensor rope_freqs.weight: expected numbers above 0, number %d is %g", i, (double)divisors[i]);
-    g->rope.inv_freq[i] /= divisors[i];
-  }
+  m->dev->ops->rope_divide(m->dev, &g->rope, divisors);
   return 0;
 }
 
@@ -208,6 +207,7 @@ static int mllama_load(struct model *m, struct weights *w, struct err *e) {
     bind_progress(m, w, false);
   }
   bind_progress(m, w, true);
+  if (bind_hold(m, &g->vectors, e)) return -1;
   return weights_report_unused(w, false, e);
 }
 
@@ -220,11 +220,12 @@ static void mllama_unload(struct model *m) {
     for (size_t i = 0; i < ARRAY_LEN(all); i++) d->weight_free(m->dev, all[i], 1);
     for (int i = 0; i < 2; i++) mem_big_free(y->turned[i], y->turned_bytes[i]);
   }
+  d->weight_free(m->dev, &g->embed, 1);
   d->weight_free(m->dev, &g->head, 1);
   struct tensor *scratch[] = {&g->h, &g->x, &g->y, &g->q, &g->attn, &g->k, &g->v, &g->gate, &g->up, &g->h_out, &g->attn_out};
   for (size_t i = 0; i < ARRAY_LEN(scratch); i++) d->free(m->dev, scratch[i]);
   d->rope_free(m->dev, &g->rope);
-  arena_free(&g->vectors);
+  bind_drop(m, &g->vectors);
 }
 
 /* ---- banks ------------------------------------------------------------------------------------------------------------ */

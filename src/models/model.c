@@ -108,6 +108,7 @@ struct model *model_open(const struct model_config *c, struct weights *w, const 
                            .rows_max = plan->rows_max,
                            .seqs_max = plan->seqs_max,
                            .tokens_max = plan->tokens_max,
+                           .window = c->window_tokens,
                            .kern = m->dev->kern,
                            .workers = m->dev->workers,
                            .device = m->dev};
@@ -164,7 +165,7 @@ struct tensor model_forward(struct model *m, const struct batch *b) {
 }
 
 /* A far device's rows come over in pieces of a fixed size. */
-void model_tap(struct model *m, const char *name, int layer, const struct tensor *x) {
+void model_tap_rows(struct model *m, const char *name, int layer, int first, const struct tensor *x) {
   enum { PIECE_FLOATS = 1 << 20 };
   const struct device_ops *ops = m->dev->ops;
   int at_once = ops->is_near ? x->rows : MAX(1, PIECE_FLOATS / MAX(1, x->cols));
@@ -172,9 +173,11 @@ void model_tap(struct model *m, const char *name, int layer, const struct tensor
     ops->host_free(m->dev, &m->tap_host);
     if (ops->host_alloc(m->dev, &m->tap_host, at_once, x->cols, "taps", NULL)) return;
   }
-  for (int first = 0; first < x->rows; first += at_once) {
-    struct tensor part = tensor_part(*x, first, MIN(at_once, x->rows - first), 0, x->cols), host = m->tap_host;
+  for (int row = 0; row < x->rows; row += at_once) {
+    struct tensor part = tensor_part(*x, row, MIN(at_once, x->rows - row), 0, x->cols), host = m->tap_host;
     ops->fetch(m->dev, &host, &part);
-    for (int r = 0; r < part.rows; r++) m->tap(m->tap_ctx, name, layer, first + r, tensor_row(&host, r), x->cols);
+    for (int r = 0; r < part.rows; r++) m->tap(m->tap_ctx, name, layer, first + row + r, tensor_row(&host, r), x->cols);
   }
 }
+
+void model_tap(struct model *m, const char *name, int layer, const struct tensor *x) { model_tap_rows(m, name, layer, 0, x); }

@@ -101,6 +101,8 @@ size_t model_scratch_bytes(const struct model_config *c, const struct model_plan
     if ((m)->tap) model_tap((m), (name), (layer), (x));                                                                                    \
   } while (0)
 void model_tap(struct model *m, const char *name, int layer, const struct tensor *x);
+void model_tap_rows(struct model *m, const char *name, int layer, int first,
+                    const struct tensor *x); /* x's rows are numbered from first on */
 
 extern const struct model_ops model_gemma3_ops, model_gemma4_ops, model_mllama_ops;
 

@@ -39,7 +39,7 @@ struct siglip {
   struct arena vectors;
   float *patch_bias, *post_ln, *post_ln_bias, *soft_norm; /* [D] */
   struct weight patch;                                    /* [D, patch columns] */
-  struct weight positions;                                /* [patches, D], in the file */
+  struct weight positions;                                /* [patches, D], only looked up */
   struct weight proj;                                     /* [hidden, D] */
   char *proj_source;                                      /* the file's transposed, unless it is packed */
   size_t proj_bytes;
@@ -147,6 +147,7 @@ static int siglip_load(struct encoder *x, struct weights *w, struct err *e) {
   encoder_rows_init(&s->rows, x->rows_max);
   s->pool = xcalloc((size_t)x->rows_max, sizeof *s->pool);
   if (bind_scratch(x->m, need, ARRAY_LEN(need), e) || siglip_arena(s, e)) return -1;
+  encoder_stage_room(x, &s->t.in);
 
   const struct bind_vector vectors[] = {{"v.patch_embd.bias", &s->patch_bias, v->hidden},
                                         {"v.post_ln.weight", &s->post_ln, v->hidden},
@@ -154,10 +155,10 @@ static int siglip_load(struct encoder *x, struct weights *w, struct err *e) {
                                         {"mm.soft_emb_norm.weight", &s->soft_norm, v->hidden}};
   if (encoder_vectors(x, w, &s->vectors, "", -1, vectors, ARRAY_LEN(vectors), e)) return -1;
   if (bind_matrix(x->m, w, &(struct bind_matrix){"v.patch_embd.weight", &s->patch, v->hidden, cols}, e)) return -1;
-  if (encoder_table(x, w, "v.position_embd.weight", side * side, v->hidden, &s->positions, e)) return -1;
+  if (encoder_table(x, w, "v.position_embd.weight", side * side, 1, v->hidden, &s->positions, e)) return -1;
   for (int l = 0; l < v->n_layers; l++)
     if (siglip_layer_load(s, w, l, e)) return -1;
-  return load_projector(s, w, e);
+  return load_projector(s, w, e) ? -1 : bind_hold(x->m, &s->vectors, e);
 }
 
 static void siglip_unload(struct encoder *x) {
@@ -170,12 +171,13 @@ static void siglip_unload(struct encoder *x) {
     for (size_t i = 0; i < ARRAY_LEN(all); i++) d->weight_free(m->dev, all[i], 1);
   }
   d->weight_free(m->dev, &s->patch, 1);
+  d->weight_free(m->dev, &s->positions, 1);
   d->weight_free(m->dev, &s->proj, 1);
   struct bind_scratch need[SIGLIP_SCRATCH];
   siglip_tensors(&m->config, x->rows_max, &s->t, &x->out, need);
   for (size_t i = 0; i < ARRAY_LEN(need); i++) d->free(m->dev, need[i].t);
   mem_big_free(s->proj_source, s->proj_bytes);
-  arena_free(&s->vectors);
+  bind_drop(m, &s->vectors);
   encoder_rows_free(&s->rows);
   free(s->pool);
 }
@@ -210,7 +212,8 @@ static void siglip_embed(struct siglip *s, int first, int n) {
   const struct device_ops *d = x->m->dev->ops;
   struct device *dev = x->m->dev;
   struct tensor h = encoder_part(s->t.h, first, n), in = tensor_rows(s->t.in, n);
-  encoder_inputs(x, &s->rows, first, NULL, &in);
+  struct tensor host = encoder_inputs(x, &s->rows, first, NULL, &in);
+  d->send(dev, &in, &host);
   d->linear(dev, 1, (const struct weight *[]){&s->patch}, (struct tensor *[]){&h}, &in);
   d->bias_act(dev, &h, s->patch_bias, ACT_NONE);
   d->embed_add(dev, &h, &s->positions, 0, s->rows.at + first, 1);
@@ -262,7 +265,7 @@ static void siglip_project(struct siglip *s, int first, int n) {
   struct device *dev = x->m->dev;
   int each = c->pool * c->pool;
   struct tensor h = tensor_rows(s->t.h, s->rows.n), pooled = tensor_rows(s->t.x, n), out = encoder_part(x->out, first, n);
-  d->pool_rows(dev, &pooled, &h, s->pool + first * each, each, 1 / (float)each);
+  d->pool_rows(dev, &pooled, &h, s->pool + first * each, each, 1 / (float)each, NULL, NULL);
   encoder_tap(x, "v.pooled", -1, first, &pooled);
   d->rmsnorm(dev, &pooled, &pooled, s->soft_norm, 1, c->norm_eps);
   d->linear(dev, 1, (const struct weight *[]){&s->proj}, (struct tensor *[]){&out}, &pooled);

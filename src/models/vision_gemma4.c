@@ -45,7 +45,7 @@ struct vision {
   struct arena vectors;
   float *std_bias, *std_scale; /* [D]; the bias negated. NULL = not standardised */
   struct weight patch;         /* [D, patch columns] */
-  struct weight positions;     /* [2 * n_positions, D], in the file: x's rows first */
+  struct weight positions;     /* [2 * n_positions, D], only looked up: x's rows first */
   struct weight proj;          /* [hidden, D] */
   float *room;                 /* [patch columns] where those of `patch` are [colour, y, x]; NULL: [y, x, colour] */
   struct rope_table rope_x, rope_y;
@@ -53,7 +53,6 @@ struct vision {
   struct encoder_rows rows;
   int32_t *x, *y, *y_row; /* [rows_max]: places; y's row in positions */
   int32_t *pool;          /* [rows_max]: the patches of each soft row */
-  int32_t *zero;          /* [ENCODER_ROWS] */
   int n_out;              /* soft rows of the job */
 };
 
@@ -134,8 +133,8 @@ static int vision_load(struct encoder *x, struct weights *w, struct err *e) {
   s->y = s->x + n;
   s->y_row = s->x + 2 * n;
   s->pool = s->x + 3 * n;
-  s->zero = xcalloc(ENCODER_ROWS, sizeof *s->zero);
   if (bind_scratch(m, need, ARRAY_LEN(need), e)) return -1;
+  encoder_stage_room(x, &s->t.in);
   if (d->rope_init(m->dev, &s->rope_x, v->head_dim / 2, v->rope_theta, 1, 1, e)) return -1;
   if (d->rope_init(m->dev, &s->rope_y, v->head_dim / 2, v->rope_theta, 1, 1, e)) return -1;
   size_t norms = 4 * bind_vector_bytes(v->hidden) + 2 * bind_vector_bytes(v->head_dim);
@@ -145,10 +144,11 @@ static int vision_load(struct encoder *x, struct weights *w, struct err *e) {
   const struct bind_matrix patch = {"v.patch_embd.weight", &s->patch, v->hidden, media_cols(c, MEDIA_IMAGE)};
   const struct bind_matrix proj = {"mm.input_projection.weight", &s->proj, c->hidden, v->hidden};
   if (bind_matrix(m, w, &patch, e) || bind_matrix(m, w, &proj, e)) return -1;
-  if (encoder_table(x, w, "v.position_embd.weight", 2 * v->n_positions, v->hidden, &s->positions, e)) return -1;
+  if (encoder_table(x, w, "v.position_embd.weight", 2 * v->n_positions, 1, v->hidden, &s->positions, e)) return -1;
   for (int l = 0; l < v->n_layers; l++)
     if (vision_layer_load(s, w, l, e)) return -1;
-  return v->standardize ? load_standard(s, w, e) : 0;
+  if (v->standardize && load_standard(s, w, e)) return -1;
+  return bind_hold(m, &s->vectors, e);
 }
 
 static void vision_unload(struct encoder *x) {
@@ -161,16 +161,16 @@ static void vision_unload(struct encoder *x) {
     for (size_t i = 0; i < ARRAY_LEN(all); i++) d->weight_free(m->dev, &all[i]->w, 1);
   }
   d->weight_free(m->dev, &s->patch, 1);
+  d->weight_free(m->dev, &s->positions, 1);
   d->weight_free(m->dev, &s->proj, 1);
   struct bind_scratch need[VISION_SCRATCH];
   vision_tensors(&m->config, x->rows_max, &s->t, &x->out, need);
   for (size_t i = 0; i < ARRAY_LEN(need); i++) d->free(m->dev, need[i].t);
   d->rope_free(m->dev, &s->rope_x);
   d->rope_free(m->dev, &s->rope_y);
-  arena_free(&s->vectors);
+  bind_drop(m, &s->vectors);
   encoder_rows_free(&s->rows);
   free(s->x);
-  free(s->zero);
   free(s->room);
 }
 
@@ -217,11 +217,12 @@ static void vision_embed(struct vision *s, int first, int n) {
   const struct device_ops *d = x->m->dev->ops;
   struct device *dev = x->m->dev;
   struct tensor h = encoder_part(s->t.h, first, n), in = tensor_rows(s->t.in, n);
-  encoder_inputs(x, &s->rows, first, s->room, &in);
+  struct tensor host = encoder_inputs(x, &s->rows, first, s->room, &in);
   for (int r = 0; r < n; r++) {
-    float *row = tensor_row(&in, r);
+    float *row = tensor_row(&host, r);
     for (int i = 0; i < in.cols; i++) row[i] = 2 * (row[i] - 0.5f);
   }
+  d->send(dev, &in, &host);
   d->linear(dev, 1, (const struct weight *[]){&s->patch}, (struct tensor *[]){&h}, &in);
   d->embed_add(dev, &h, &s->positions, 0, s->x + first, 1);
   d->embed_add(dev, &h, &s->positions, 0, s->y_row + first, 1);
@@ -273,15 +274,14 @@ static void vision_project(struct vision *s, int first, int n) {
   const struct device_ops *d = x->m->dev->ops;
   struct device *dev = x->m->dev;
   int each = c->pool * c->pool;
-  struct tensor h = tensor_rows(s->t.h, s->rows.n), p = tensor_rows(s->t.x, n), z = tensor_rows(s->t.y, n);
+  struct tensor h = tensor_rows(s->t.h, s->rows.n), p = tensor_rows(s->t.x, n);
   struct tensor out = encoder_part(x->out, first, n);
-  d->pool_rows(dev, &p, &h, s->pool + first * each, each, sqrtf((float)c->hidden) / (float)each);
-  encoder_tap(x, "v.pooled", -1, first, &p);
-  if (s->std_scale) { /* column by column: a convolution of one tap */
-    d->bias_act(dev, &p, s->std_bias, ACT_NONE);
-    d->conv_rows(dev, &z, &p, s->std_scale, 1, s->zero);
-    p = z;
+  float scale = sqrtf((float)c->hidden) / (float)each;
+  if (x->m->tap) {
+    d->pool_rows(dev, &p, &h, s->pool + first * each, each, scale, NULL, NULL);
+    encoder_tap(x, "v.pooled", -1, first, &p);
   }
+  d->pool_rows(dev, &p, &h, s->pool + first * each, each, scale, s->std_bias, s->std_scale);
   encoder_tap(x, "v.last", -1, first, &p);
   d->rmsnorm(dev, &p, &p, NULL, 1, c->norm_eps);
   d->linear(dev, 1, (const struct weight *[]){&s->proj}, (struct tensor *[]){&out}, &p);

@@ -26,7 +26,7 @@ struct blocks {
   float *norm[3], *norm_bias[3]; /* [columns], [D], [D] */
   float *patch_bias;             /* [D] */
   struct weight patch;           /* [D, columns] */
-  struct weight positions;       /* [2 * n_positions, D], in the file */
+  struct weight positions;       /* [2 * n_positions, D], only looked up */
   struct weight proj;            /* [hidden, D] */
   /* [columns] in a GGUF: columns are [colour, y, x], and x's positions come before y's. NULL: [y, x, colour], and they take turns. */
   float *room;
@@ -64,6 +64,7 @@ static int blocks_load(struct encoder *x, struct weights *w, struct err *e) {
   s->x_row = xcalloc(2 * (size_t)x->rows_max, sizeof *s->x_row);
   s->y_row = s->x_row + x->rows_max;
   if (bind_scratch(x->m, need, ARRAY_LEN(need), e)) return -1;
+  encoder_stage_room(x, &s->t.in);
   if (arena_init(&s->vectors, 2 * bind_vector_bytes(cols) + 5 * bind_vector_bytes(d), "norm weights", e)) return -1;
 
   if (weights_gguf(w)) s->room = xcalloc((size_t)cols, sizeof *s->room);
@@ -75,18 +76,20 @@ static int blocks_load(struct encoder *x, struct weights *w, struct err *e) {
                                          {"mm.input_projection.weight", &s->proj, c->hidden, d}};
   if (encoder_vectors(x, w, &s->vectors, "", -1, vectors, ARRAY_LEN(vectors), e)) return -1;
   if (encoder_matrices(x, w, "", -1, matrices, ARRAY_LEN(matrices), e)) return -1;
-  return encoder_table(x, w, "v.position_embd.weight", 2 * c->vision.n_positions, d, &s->positions, e);
+  if (encoder_table(x, w, "v.position_embd.weight", 2 * c->vision.n_positions, 1, d, &s->positions, e)) return -1;
+  return bind_hold(x->m, &s->vectors, e);
 }
 
 static void blocks_unload(struct encoder *x) {
   struct blocks *s = (struct blocks *)x;
   const struct device_ops *d = x->m->dev->ops;
   d->weight_free(x->m->dev, &s->patch, 1);
+  d->weight_free(x->m->dev, &s->positions, 1);
   d->weight_free(x->m->dev, &s->proj, 1);
   struct bind_scratch need[BLOCKS_SCRATCH];
   blocks_tensors(&x->m->config, x->rows_max, &s->t, &x->out, need);
   for (size_t i = 0; i < ARRAY_LEN(need); i++) d->free(x->m->dev, need[i].t);
-  arena_free(&s->vectors);
+  bind_drop(x->m, &s->vectors);
   encoder_rows_free(&s->rows);
   free(s->x_row);
   free(s->room);
@@ -117,7 +120,8 @@ static void blocks_unit(struct encoder *x, int i) {
   int first = i * x->block, n = MIN(x->block, s->rows.n - first);
   struct tensor in = tensor_rows(s->t.in, n), normed = tensor_rows(s->t.normed, n), h = tensor_rows(s->t.x, n);
   struct tensor out = encoder_part(x->out, first, n);
-  encoder_inputs(x, &s->rows, first, s->room, &in);
+  struct tensor host = encoder_inputs(x, &s->rows, first, s->room, &in);
+  d->send(dev, &in, &host);
   d->layernorm(dev, &normed, &in, s->norm[0], s->norm_bias[0], layernorm_eps);
   encoder_tap(x, "v.ln1", -1, first, &normed);
   d->linear(dev, 1, (const struct weight *[]){&s->patch}, (struct tensor *[]){&h}, &normed);

@@ -62,6 +62,7 @@ struct encoder_mllama {
   struct tensor x, q, attn, up;              /* of a block: [block, D], ..., [block, ffn] */
   struct tensor pixels, features;            /* of a block: [block, patch_cols], [block, out_dim] */
   struct tensor class_row, zero_row;         /* [1, D] */
+  struct tensor state_host;                  /* rows of a block for the host: [block, D] */
   int32_t *lo, *hi, *key;                    /* by row of a job: the keys that it sees, and its own */
   int32_t *item, *tile, *row;                /* by row of a job: its picture, tile and row in the tile */
   int32_t *ids, *from;                       /* of a block: rows of a table, rows to put */
@@ -150,26 +151,15 @@ static int load_layer(struct encoder_mllama *x, struct weights *w, int l, struct
   return load_gate(w, name, &y->ffn_gate, e);
 }
 
-/* A table whose rows in the file are per_row rows of D, as a table of rows of D. */
-static int load_table(struct encoder_mllama *x, struct weights *w, const char *name, int rows, int per_row, struct weight *out,
-                      struct err *e) {
-  if (encoder_table(&x->base, w, name, rows, per_row * x->D, out, e)) return -1;
-  if (!dtype_row_bytes(out->dtype, (size_t)x->D, &out->row_bytes))
-    return err_set(e, ERR_UNSUPPORTED, "tensor %s: expected rows of %d numbers to be whole blocks, found type %s", name, x->D,
-                   dtype_info(out->dtype)->name);
-  out->rows = rows * per_row;
-  out->cols = x->D;
-  return 0;
-}
-
 static int load_tables(struct encoder_mllama *x, struct weights *w, struct err *e) {
   const struct vision_config *v = &x->base.m->config.vision;
+  struct encoder *b = &x->base;
   int ids = v->n_ratios + 1;
   float gate;
-  if (load_table(x, w, "v.position_embd.weight", x->P, 1, &x->position, e)) return -1;
-  if (load_table(x, w, "v.tile_position_embd.weight", ids, x->n_tiles * x->P, &x->tile_position, e)) return -1;
-  if (load_table(x, w, "v.pre_tile_position_embd.weight", ids, x->n_tiles, &x->pre_tile, e)) return -1;
-  if (load_table(x, w, "v.post_tile_position_embd.weight", ids, x->n_tiles, &x->post_tile, e)) return -1;
+  if (encoder_table(b, w, "v.position_embd.weight", x->P, 1, x->D, &x->position, e)) return -1;
+  if (encoder_table(b, w, "v.tile_position_embd.weight", ids, x->n_tiles * x->P, x->D, &x->tile_position, e)) return -1;
+  if (encoder_table(b, w, "v.pre_tile_position_embd.weight", ids, x->n_tiles, x->D, &x->pre_tile, e)) return -1;
+  if (encoder_table(b, w, "v.post_tile_position_embd.weight", ids, x->n_tiles, x->D, &x->post_tile, e)) return -1;
   if (load_gate(w, "v.pre_tile_position_embd.gate", &x->pre_scale, e)) return -1;
   if (load_gate(w, "v.post_tile_position_embd.gate", &x->post_scale, e)) return -1;
   if (load_gate(w, "v.position_embd.gate", &gate, e)) return -1;
@@ -185,7 +175,18 @@ static int alloc_scratch(struct encoder_mllama *x, struct err *e) {
   int32_t **by_row[] = {&x->lo, &x->hi, &x->key, &x->item, &x->tile, &x->row}, **by_block[] = {&x->ids, &x->from};
   for (size_t i = 0; i < ARRAY_LEN(by_row); i++) *by_row[i] = xcalloc(rows, sizeof(int32_t));
   for (size_t i = 0; i < ARRAY_LEN(by_block); i++) *by_block[i] = xcalloc(ENCODER_ROWS, sizeof(int32_t));
-  return bind_scratch(x->base.m, need, (size_t)n, e);
+  if (bind_scratch(x->base.m, need, (size_t)n, e)) return -1;
+  encoder_stage_room(&x->base, &x->pixels);
+  encoder_stage_room(&x->base, &x->features);
+  return x->base.m->dev->ops->host_alloc(x->base.m->dev, &x->state_host, ENCODER_ROWS, x->D, "recorded states", e);
+}
+
+static int load_class_row(struct encoder_mllama *x, struct weights *w, struct err *e) {
+  struct device *dev = x->base.m->dev;
+  struct tensor host = dev->ops->stage(dev, &x->class_row);
+  if (weights_get_vector(w, "v.class_embd", x->D, tensor_row(&host, 0), e)) return -1;
+  dev->ops->send(dev, &x->class_row, &host);
+  return dev->ops->finish(dev, e);
 }
 
 static int check_config(const struct vision_config *v, struct err *e) {
@@ -227,12 +228,11 @@ static int mllama_load(struct encoder *base, struct weights *w, struct err *e) {
   const struct bind_matrix matrices[] = {{"v.patch_embd.weight", &x->patch, D, x->patch_cols},
                                          {"mm.0.weight", &x->projector, m->config.hidden, v->out_dim}};
   if (encoder_vectors(base, w, &x->vectors, NULL, -1, vectors, ARRAY_LEN(vectors), e) ||
-      encoder_matrices(base, w, NULL, -1, matrices, ARRAY_LEN(matrices), e) ||
-      weights_get_vector(w, "v.class_embd", D, tensor_row(&x->class_row, 0), e))
+      encoder_matrices(base, w, NULL, -1, matrices, ARRAY_LEN(matrices), e) || load_class_row(x, w, e))
     return -1;
   for (int l = 0; l < x->n_layers; l++)
     if (load_layer(x, w, l, e)) return -1;
-  return 0;
+  return bind_hold(m, &x->vectors, e);
 }
 
 static void mllama_unload(struct encoder *base) {
@@ -244,13 +244,14 @@ static void mllama_unload(struct encoder *base) {
     for (size_t i = 0; i < ARRAY_LEN(all); i++) dev->ops->weight_free(dev, all[i], 1);
   }
   free(x->layers);
-  dev->ops->weight_free(dev, &x->patch, 1);
-  dev->ops->weight_free(dev, &x->projector, 1);
+  struct weight *all[] = {&x->patch, &x->projector, &x->position, &x->tile_position, &x->pre_tile, &x->post_tile};
+  for (size_t i = 0; i < ARRAY_LEN(all); i++) dev->ops->weight_free(dev, all[i], 1);
+  dev->ops->host_free(dev, &x->state_host);
   struct bind_scratch need[SCRATCH];
   for (int i = 0, n = scratch_of(&base->m->config, base->rows_max, x, need); i < n; i++) dev->ops->free(dev, need[i].t);
   int32_t *arrays[] = {x->lo, x->hi, x->key, x->item, x->tile, x->row, x->ids, x->from};
   for (size_t i = 0; i < ARRAY_LEN(arrays); i++) free(arrays[i]);
-  arena_free(&x->vectors);
+  bind_drop(base->m, &x->vectors);
 }
 
 /* ---- a job ------------------------------------------------------------------------------------------------------------ */
@@ -319,11 +320,11 @@ static int copies_of(const struct encoder_mllama *x, int r) {
 }
 
 static void tap_rows(const struct encoder_mllama *x, const char *name, int layer, int first, const struct tensor *t) {
-  const struct model *m = x->base.m;
-  if (!m->tap) return;
+  if (!x->base.m->tap) return;
   for (int i = 0; i < t->rows; i++) {
     int r = first + i, file_row = (x->item[r] * x->n_tiles + x->tile[r]) * x->Pp + x->row[r];
-    for (int copy = 0; copy <= copies_of(x, r); copy++) m->tap(m->tap_ctx, name, layer, file_row + copy * x->Pp, tensor_row(t, i), t->cols);
+    struct tensor row = encoder_part(*t, i, 1);
+    for (int copy = 0; copy <= copies_of(x, r); copy++) model_tap_rows(x->base.m, name, layer, file_row + copy * x->Pp, &row);
   }
 }
 
@@ -337,14 +338,15 @@ static void add_tile_embedding(struct encoder_mllama *x, struct tensor *h, int f
 static void embed_block(struct encoder_mllama *x, int first, int n) {
   const struct model_config *c = &x->base.m->config;
   struct device *dev = x->base.m->dev;
-  struct tensor h = encoder_part(x->h, first, n), pixels = tensor_rows(x->pixels, n);
+  struct tensor h = encoder_part(x->h, first, n), pixels = tensor_rows(x->pixels, n), host = dev->ops->stage(dev, &pixels);
   for (int i = 0; i < n; i++) {
     const struct media *p = x->base.items[x->item[first + i]];
     int tile = x->tile[first + i], row = x->row[first + i];
     bool seen = row >= 1 && row < x->P && tile < p->tiles_wide * p->tiles_high;
-    if (seen) media_patches(c, p, tile * (x->P - 1) + row - 1, 1, tensor_row(&pixels, i));
-    else memset(tensor_row(&pixels, i), 0, (size_t)x->patch_cols * sizeof(float));
+    if (seen) media_patches(c, p, tile * (x->P - 1) + row - 1, 1, tensor_row(&host, i));
+    else memset(tensor_row(&host, i), 0, (size_t)x->patch_cols * sizeof(float));
   }
+  dev->ops->send(dev, &pixels, &host);
   dev->ops->linear(dev, 1, (const struct weight *[]){&x->patch}, (struct tensor *[]){&h}, &pixels);
   add_tile_embedding(x, &h, first, &x->pre_tile, x->pre_scale);
   for (int i = 0; i < n; i++) x->from[i] = x->row[first + i] == 0 ? 0 : -1;
@@ -363,12 +365,30 @@ static void embed_block(struct encoder_mllama *x, int first, int n) {
   tap_rows(x, "v.embed", -1, first, &h);
 }
 
-/* The real rows of a block, kept for the features. */
-static void record_state(struct encoder_mllama *x, struct tensor *state, int first, int n) {
-  for (int i = 0; i < n; i++) {
-    int r = first + i, item = x->item[r], at = r - x->first_row[item];
-    if (at >= x->first_out[item + 1] - x->first_out[item]) continue;
-    memcpy(tensor_row(state, x->first_out[item] + at), tensor_row(&x->h, r), (size_t)x->D * sizeof(float));
+/* The real rows of a block, kept for the features. They come first in every picture. */
+static void record_state(struct encoder_mllama *x, const struct tensor *state, int first, int n) {
+  struct device *dev = x->base.m->dev;
+  for (int r = first, end; r < first + n; r = end) {
+    int item = x->item[r], at = r - x->first_row[item];
+    end = MIN(x->first_row[item + 1], first + n);
+    int real = MIN(end - r, x->first_out[item + 1] - x->first_out[item] - at);
+    if (real <= 0) continue;
+    struct tensor from = encoder_part(x->h, r, real), to = encoder_part(*state, x->first_out[item] + at, real);
+    dev->ops->copy(dev, &to, &from);
+  }
+}
+
+/* Keys or values of a block's rows to their places among those of the job; an unused tile's also to those of its copies. */
+static void place_keys(struct encoder_mllama *x, const struct tensor *all, const struct tensor *of_block, int first) {
+  struct device *dev = x->base.m->dev;
+  for (int i = 0, n; i < of_block->rows; i += n) {
+    int r = first + i, copies = copies_of(x, r);
+    for (n = 1; i + n < of_block->rows && x->item[r + n] == x->item[r] && copies_of(x, r + n) == copies;) n++;
+    struct tensor from = encoder_part(*of_block, i, n);
+    for (int copy = 0; copy <= copies; copy++) {
+      struct tensor to = encoder_part(*all, x->key[r] + copy * x->Pp, n);
+      dev->ops->copy(dev, &to, &from);
+    }
   }
 }
 
@@ -382,12 +402,8 @@ static void keys_of_block(struct encoder_mllama *x, int l, int first, int n) {
     if (v->states[s] == l) record_state(x, &x->states[s], first, n);
   dev->ops->layernorm(dev, &norm, &h, y->ln1, y->ln1_bias, v->norm_eps);
   dev->ops->linear(dev, 2, (const struct weight *[]){&y->k, &y->v}, (struct tensor *[]){&k, &value}, &norm);
-  for (int i = 0; i < n; i++)
-    for (int copy = 0; copy <= copies_of(x, first + i); copy++) {
-      int key = x->key[first + i] + copy * x->Pp;
-      memcpy(tensor_row(&x->k, key), tensor_row(&k, i), (size_t)x->D * sizeof(float));
-      memcpy(tensor_row(&x->v, key), tensor_row(&value, i), (size_t)x->D * sizeof(float));
-    }
+  place_keys(x, &x->k, &k, first);
+  place_keys(x, &x->v, &value, first);
 }
 
 static void attend_block(struct encoder_mllama *x, int l, int first, int n) {
@@ -421,21 +437,39 @@ static void ffn_block(struct encoder_mllama *x, int l, int first, int n) {
   add_tile_embedding(x, &h, first, &x->post_tile, x->post_scale);
 }
 
-/* Features of output rows: D of the last state, then channel by channel the recorded ones. */
-static void project_block(struct encoder_mllama *x, int first, int n) {
+/* Rows of t for the host. */
+static const struct tensor *read_rows(struct encoder_mllama *x, const struct tensor *t, int first, int n) {
   struct device *dev = x->base.m->dev;
-  int n_states = x->base.m->config.vision.n_states, item = 0;
-  struct tensor out = encoder_part(x->base.out, first, n), features = tensor_rows(x->features, n);
-  for (int i = 0; i < n; i++) {
+  struct tensor rows = encoder_part(*t, first, n);
+  dev->ops->fetch(dev, &x->state_host, &rows);
+  return &x->state_host;
+}
+
+/* Features of output rows: D of the last state, then channel by channel the recorded ones, which only the host can put in that order. */
+static void write_features(struct encoder_mllama *x, const struct tensor *features, int first) {
+  int n_states = x->base.m->config.vision.n_states, n = features->rows;
+  for (int i = 0, item = 0, rows; i < n; i += rows) { /* of one picture at a time */
     int r = first + i;
     while (r >= x->first_out[item + 1]) item++;
-    float *to = tensor_row(&features, i);
-    memcpy(to, tensor_row(&x->h, x->first_row[item] + r - x->first_out[item]), (size_t)x->D * sizeof(float));
-    for (int s = 0; s < n_states; s++) {
-      const float *state = tensor_row(&x->states[s], r);
-      for (int d = 0; d < x->D; d++) to[x->D + n_states * d + s] = state[d];
+    rows = MIN(n - i, x->first_out[item + 1] - r);
+    const struct tensor *last = read_rows(x, &x->h, x->first_row[item] + r - x->first_out[item], rows);
+    for (int k = 0; k < rows; k++) memcpy(tensor_row(features, i + k), tensor_row(last, k), (size_t)x->D * sizeof(float));
+  }
+  for (int s = 0; s < n_states; s++) {
+    const struct tensor *state = read_rows(x, &x->states[s], first, n);
+    for (int i = 0; i < n; i++) {
+      const float *from = tensor_row(state, i);
+      float *to = tensor_row(features, i) + x->D + s;
+      for (int d = 0; d < x->D; d++) to[n_states * d] = from[d];
     }
   }
+}
+
+static void project_block(struct encoder_mllama *x, int first, int n) {
+  struct device *dev = x->base.m->dev;
+  struct tensor out = encoder_part(x->base.out, first, n), features = tensor_rows(x->features, n), host = dev->ops->stage(dev, &features);
+  write_features(x, &host, first);
+  dev->ops->send(dev, &features, &host);
   encoder_tap(&x->base, "v.features", -1, first, &features);
   dev->ops->linear(dev, 1, (const struct weight *[]){&x->projector}, (struct tensor *[]){&out}, &features);
   dev->ops->bias_act(dev, &out, x->projector_bias, ACT_NONE);

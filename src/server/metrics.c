@@ -271,6 +271,7 @@ static void put_requests(const struct metrics *m, const struct metrics_now *now,
   put_counter(m, out, "sglang:num_aborted_requests_total", "", m->n_aborted, "Requests that ended because somebody wanted it, or left.");
   put_counter(m, out, "sglang:num_retracted_requests_total", "", now->stats.n_retracted, "Times a request was put back into the queue.");
   put_counter(m, out, "cygnet:failed_requests_total", "", now->stats.n_failed, "Requests whose computation failed.");
+  put_counter(m, out, "cygnet:failed_steps_total", "", now->stats.n_failed_steps, "Steps in which the device failed.");
   put_counter(m, out, "cygnet:tool_calls_total", "", m->n_tool_calls, "Calls of functions in answers.");
   put_counter(m, out, "cygnet:grammar_answers_total", "", m->n_forms, "Answers that had to have a form: a schema, a grammar, calls.");
   put_head(out, "cygnet:calls_total", "counter", "Calls that ended, by API and status of the answer.");

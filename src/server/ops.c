@@ -30,9 +30,11 @@ static void reply_probe(struct http_exchange *x, const char *type, const char *b
 
 void ops_health(struct serve *s, struct http_exchange *x) {
   struct cygnet_stats stats;
+  struct cygnet_error lost;
   double step_ms;
   threads_stats(s->threads, &stats, &step_ms);
-  if (s->draining) serve_reply_error(x, 503, "busy", "the server is shutting down");
+  if (threads_lost(s->threads, &lost)) serve_reply_error(x, 503, "unhealthy", "%s", lost.message);
+  else if (s->draining) serve_reply_error(x, 503, "busy", "the server is shutting down");
   else if (step_ms > stuck_ms) serve_reply_error(x, 503, "busy", "the engine has not finished a step for %.0f s", step_ms / 1e3);
   else reply_probe(x, "application/json", "{\"status\":\"ok\"}", 15);
 }
@@ -125,8 +127,8 @@ static void put_state(struct serve *s, struct buf *body, const struct cygnet_sta
              "\"token_usage\":%.4f,\"full_used_tokens\":%d,\"swa_used_tokens\":%d,\"full_cached_tokens\":%d,\"swa_cached_tokens\":%d,",
              metrics_token_usage(i, t), t->pool_full_used_tokens, t->pool_sliding_used_tokens, t->pool_full_cached_tokens,
              t->pool_sliding_cached_tokens);
-  buf_printf(body, "\"n_steps\":%llu,\"n_graph_steps\":%llu,\"n_fork_joins\":%llu,", (unsigned long long)t->n_steps,
-             (unsigned long long)t->n_graph_steps, (unsigned long long)t->n_fork_joins);
+  buf_printf(body, "\"n_steps\":%llu,\"n_graph_steps\":%llu,\"n_failed_steps\":%llu,\"n_fork_joins\":%llu,", (unsigned long long)t->n_steps,
+             (unsigned long long)t->n_graph_steps, (unsigned long long)t->n_failed_steps, (unsigned long long)t->n_fork_joins);
   buf_printf(body, "\"n_requests\":%llu,\"n_finished\":%llu,\"n_aborted\":%llu,\"n_failed\":%llu,\"n_retracted\":%llu,",
              (unsigned long long)t->n_requests, (unsigned long long)t->n_finished, (unsigned long long)t->n_aborted,
              (unsigned long long)t->n_failed, (unsigned long long)t->n_retracted);

@@ -36,6 +36,7 @@ static int port_expand(void *self, const int32_t *ids, size_t n_ids, const struc
 static uint64_t port_submit(void *self, const struct cygnet_request *r, struct cygnet_error *e) { return cygnet_submit(self, r, e); }
 static void port_abort(void *self, uint64_t request) { cygnet_abort(self, request); }
 static int port_step(void *self) { return cygnet_step(self); }
+static int port_lost(void *self, struct cygnet_error *e) { return cygnet_lost(self, e); }
 static int port_next_event(void *self, struct cygnet_event *ev) { return cygnet_next_event(self, ev); }
 static void port_stats(void *self, struct cygnet_stats *out) { cygnet_stats(self, out); }
 static int port_flush(void *self) { return cygnet_flush(self); }
@@ -63,6 +64,7 @@ struct port port_of(struct cygnet *c) {
                        .submit = port_submit,
                        .abort = port_abort,
                        .step = port_step,
+                       .lost = port_lost,
                        .next_event = port_next_event,
                        .stats = port_stats,
                        .flush = port_flush};

@@ -3,7 +3,7 @@
  * Same meaning and same return values as the functions of cygnet.h that bear these names.
  *   any thread      info encode decode piece render expand grammar_new grammar_free media_..., and what concerns parsers: one thread at a
  *                   time for each of them
- *   engine thread   submit abort step next_event stats flush
+ *   engine thread   submit abort step lost next_event stats flush
  */
 #ifndef CYGNET_PORT_H
 #define CYGNET_PORT_H
@@ -38,6 +38,7 @@ struct port {
   uint64_t (*submit)(void *self, const struct cygnet_request *r, struct cygnet_error *e);
   void (*abort)(void *self, uint64_t request);
   int (*step)(void *self);
+  int (*lost)(void *self, struct cygnet_error *e); /* NULL: never */
   int (*next_event)(void *self, struct cygnet_event *ev);
   void (*stats)(void *self, struct cygnet_stats *out);
   int (*flush)(void *self);

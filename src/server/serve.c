@@ -196,6 +196,15 @@ static void look_for_stop(struct serve *s) {
   if (stops > 1) http_stop(s->http);
 }
 
+/* Without its device the engine answers nobody: whoever watches the program starts it again. */
+static void look_for_loss(struct serve *s) {
+  struct cygnet_error e;
+  if (atomic_load(&s->stops) || !threads_lost(s->threads, &e)) return;
+  log_line(LOG_ERROR, "server", "stopping: %s", e.message);
+  control_health_fail(s, e.message);
+  atomic_fetch_add(&s->stops, 1);
+}
+
 void serve_stop(struct serve *s) {
   atomic_fetch_add(&s->stops, 1);
   threads_wake(s->threads);
@@ -230,7 +239,8 @@ static void on_messages(void *ctx) {
   struct message *m;
   for (int i = 0; i < MESSAGES_PER_TURN && (m = threads_next(s->threads)); i++)
     take_message(s, m); /* the rest: the descriptor stays readable, and sockets get their turn */
-  look_for_stop(s);     /* last: finding no message took the wake-up back, which may have been that of a stop */
+  look_for_loss(s);
+  look_for_stop(s); /* last: finding no message took the wake-up back, which may have been that of a stop */
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
@@ -330,6 +340,8 @@ int serve_run(struct cygnet *c, const struct serve_options *o, struct err *e) {
              s->options.tls.certificate_file ? "https" : "http", host, serve_port(s));
   }
   serve_loop(s);
+  struct cygnet_error lost;
+  bool is_lost = threads_lost(s->threads, &lost);
   serve_close(s);
-  return 0;
+  return is_lost ? err_set(e, ERR_IO, "%s", lost.message) : 0;
 }

@@ -18,6 +18,7 @@
  *      none; a route for files wants multipart/form-data, which such a page can send, so there an Origin that is neither ours nor allowed
  *      is refused. What acts on others is refused to pages of other sites by what browsers say of themselves (Sec-Fetch-Site).
  *   5. serve_stop once: new requests get 503, running ones go on; after grace_ms the rest get an error object. Twice: ends at once.
+ *      An engine that has lost its device (cygnet_lost) stops the server in the same way.
  *   6. The model field of a request is not compared with the served name; answers carry the served name.
  */
 #ifndef CYGNET_SERVE_H
@@ -55,7 +56,7 @@ struct serve_options {                    /* zero = the value in brackets; strin
 
 bool serve_is_loopback(const char *host); /* nobody outside of this machine reaches it */
 
-/* Serves until SIGTERM or SIGINT. Returns 0, or -1 and *e when it cannot start. The engine is used by a thread of the server meanwhile. */
+/* Serves until SIGTERM or SIGINT. Returns 0, or -1 and *e when it cannot start, or stopped because the engine lost its device. The engine is used by a thread of the server meanwhile. */
 int serve_run(struct cygnet *c, const struct serve_options *o, struct err *e);
 
 /* The same in steps, and with any engine. */

@@ -37,6 +37,8 @@ struct threads {
   struct message *spill, **spill_end; /* io thread: taken out of to_io while threads_stop waits */
   pthread_mutex_t stats_mutex;
   struct cygnet_stats stats;
+  bool is_lost; /* like stats, under stats_mutex */
+  struct cygnet_error lost;
   _Atomic int64_t step_started_ns; /* 0: not in a step */
 };
 
@@ -262,6 +264,25 @@ static void publish_stats(struct threads *t) {
   pthread_mutex_unlock(&t->stats_mutex);
 }
 
+/* Once, when it happens. */
+static void publish_loss(struct threads *t) {
+  struct cygnet_error e = {0};
+  if (t->is_lost || !t->port.lost || !t->port.lost(t->port.self, &e)) return;
+  pthread_mutex_lock(&t->stats_mutex);
+  t->is_lost = true;
+  t->lost = e;
+  pthread_mutex_unlock(&t->stats_mutex);
+  queue_wake(t->to_io);
+}
+
+bool threads_lost(struct threads *t, struct cygnet_error *e) {
+  pthread_mutex_lock(&t->stats_mutex);
+  bool is_lost = t->is_lost;
+  if (is_lost) *e = t->lost;
+  pthread_mutex_unlock(&t->stats_mutex);
+  return is_lost;
+}
+
 /* Rules 3 and 6 of call.h. */
 static void look_at_active(struct threads *t, bool stop) {
   for (struct call *c = t->active; c; c = c->next_active) {
@@ -331,6 +352,7 @@ static void *engine_main(void *arg) {
       take_event(t, &ev);
       busy = 1;
     }
+    publish_loss(t);
     look_at_controls(t, stop);
     if (!busy) queue_wait(t->to_engine, t->active || t->controls || stop ? TURN_MS : -1);
   }

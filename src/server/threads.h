@@ -28,5 +28,8 @@ void threads_delete(struct threads *t); /* after threads_stop and draining */
 
 /* Any thread. step_ms: how long the current step has been running, 0 when idle. */
 void threads_stats(struct threads *t, struct cygnet_stats *out, double *step_ms);
+/* Any thread. Whether the engine has lost its device (cygnet_lost), and what it says of that. The engine makes threads_fd readable when it
+ * happens, behind the messages of all that it failed. */
+bool threads_lost(struct threads *t, struct cygnet_error *e);
 
 #endif

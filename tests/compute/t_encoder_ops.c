@@ -276,15 +276,16 @@ static void do_add_scaled(struct set *s, uint64_t *rand, struct record *r) {
 }
 static void do_pool_rows(struct set *s, uint64_t *rand, struct record *r) {
   int n = test_rand_int(rand, 1, 16);
+  const float *b = n % 2 ? s->b : NULL, *w = n % 3 ? s->w : NULL;
   for (int i = 0; i < n * s->y.rows; i++) s->ints[i] = test_rand_int(rand, 0, s->x.rows - 1);
   for (int i = 0; i < s->y.rows; i++) {
     for (int c = 0; c < s->y.cols; c++) {
       float sum = 0;
       for (int j = 0; j < n; j++) sum += tensor_row(&s->x, s->ints[i * n + j])[c];
-      tensor_row(&s->want, i)[c] = sum * 0.37f;
+      tensor_row(&s->want, i)[c] = (sum * 0.37f + (b ? b[c] : 0)) * (w ? w[c] : 1);
     }
   }
-  RUN(s, r, s->d->ops->pool_rows(s->d, &s->y, &s->x, s->ints, n, 0.37f));
+  RUN(s, r, s->d->ops->pool_rows(s->d, &s->y, &s->x, s->ints, n, 0.37f, b, w));
 }
 static void do_conv_rows(struct set *s, uint64_t *rand, struct record *r) {
   int taps = test_rand_int(rand, 1, 8), first = 0;

@@ -121,6 +121,7 @@ static void same_answer_in_every_form(void **state) {
 /* Pools as small as a plan makes them: retraction by itself, not by the test. */
 static void same_answer_when_pages_are_short(void **state) {
   (void)state;
+  CPU_ONLY("it counts pages of 4 tokens");
   uint64_t rng = 9;
   struct question *q = calloc(N_QUESTIONS, sizeof *q);
   make_questions(&rng, q);
@@ -176,6 +177,7 @@ static void on_hidden(void *ctx, int layer, int position, const float *x, int hi
 
 static void golden_values(void **state) {
   (void)state;
+  CPU_ONLY("float32 keys against golden values");
   struct golden g;
   struct err e = {0};
   if (safetensors_open(&g.st, test_path("golden/gemma3-text-tiny/golden.safetensors"), &e)) fail_msg("%s", e.msg);
@@ -597,6 +599,7 @@ static void poison_row(void *ctx, const char *name, int layer, int row, const fl
 
 static void one_request_fails_alone(void **state) {
   (void)state;
+  CPU_ONLY("it writes into the memory of logits");
   uint64_t rng = 21;
   struct question *q = calloc(N_QUESTIONS, sizeof *q);
   make_questions(&rng, q);
@@ -703,6 +706,7 @@ static void seeds(void **state) {
 
 static void facts_and_text(void **state) {
   (void)state;
+  CPU_ONLY("it asks for keys in Q8_0");
   struct cygnet *c = open_with((struct cygnet_options){.kv_type = "q8_0", .page_tokens = 4, .threads = 2});
   struct cygnet_info i;
   cygnet_info(c, &i);

@@ -23,7 +23,8 @@ struct kept { /* a tap: rows in any order, each once */
 struct hand {
   struct safetensors golden;
   struct weights *w;
-  struct model m; /* config, plan, device and taps alone */
+  struct model m;                  /* config, plan, device and taps alone */
+  const struct device_ops *device; /* NULL: the CPU */
   struct encoder *x;
   struct kept kept[64];
   int n_kept;
@@ -81,9 +82,10 @@ static inline int hand_try_load(struct hand *h, enum media_kind kind, enum isa i
                              .rows_max = encoder_block_max(c),
                              .cols_max = encoder_cols_max(c),
                              .keys_max = encoder_keys_max(c),
-                             .head_dim_max = encoder_head_dim_max(c)};
+                             .head_dim_max = encoder_head_dim_max(c),
+                             .positions_max = 64};
   h->m.plan = (struct model_plan){.isa = isa, .n_threads = threads, .media = true, .quiet = true};
-  h->m.dev = device_cpu_ops.open(&dc, e);
+  h->m.dev = (h->device ? h->device : &device_cpu_ops)->open(&dc, e);
   if (!h->m.dev || !(h->x = encoder_open(&h->m, kind, h->w, e))) return -1;
   h->m.tap = on_encoder_tap;
   h->m.tap_ctx = h;

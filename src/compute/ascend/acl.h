@@ -56,6 +56,7 @@ enum { NPU_STREAM_FAST_LAUNCH = 1, NPU_STREAM_FAST_SYNC = 2 };                  
 enum { NPU_STOP_ON_FAILURE = 1 };                                                       /* modes of streams */
 enum { NPU_PACKAGE_CANN = 0 };                                                          /* aclCANNPackageName */
 enum { NPU_FEATURE_TASK_UPDATE = 1 };                                                   /* aclrtDevFeatureType */
+enum { NPU_DETERMINISTIC = 0 };                                                         /* aclSysParamOpt */
 enum { NPU_REPEAT_INITIALIZE = 100002 };
 
 /* clang-format off */
@@ -104,6 +105,7 @@ enum { NPU_REPEAT_INITIALIZE = 100002 };
   X(aclError, aclGetDeviceCapability, (uint32_t deviceId, aclDeviceInfo deviceInfo, int64_t *value))                                       \
   X(aclError, aclrtGetDeviceCapability, (int32_t deviceId, aclrtDevFeatureType feature, int32_t *value))                                   \
   X(aclError, aclrtSetSysParamOpt, (aclSysParamOpt opt, int64_t value))                                                                    \
+  X(aclError, aclrtDestroyStreamForce, (aclrtStream stream))                                                                               \
   X(aclError, aclmdlRICaptureBegin, (aclrtStream stream, aclmdlRICaptureMode mode))                                                        \
   X(aclError, aclmdlRICaptureGetInfo, (aclrtStream stream, aclmdlRICaptureStatus *status, aclmdlRI *modelRI))                              \
   X(aclError, aclmdlRICaptureEnd, (aclrtStream stream, aclmdlRI *modelRI))                                                                 \
@@ -141,21 +143,23 @@ typedef aclnnStatus (*acl_issue_fn)(void *workspace, uint64_t workspace_bytes, a
 struct acl { /* filled by acl_open */
 #define X(returns, name, args) returns(*name) args;
   ACL_REQUIRED(X)
-  ACL_OPTIONAL(X) ACL_BASE(X)
+  ACL_OPTIONAL(X)
+  ACL_BASE(X)
 #undef X
 #define X(op, ...) aclnnStatus (*op)(__VA_ARGS__, uint64_t * workspace_bytes, aclOpExecutor * *executor); /* phase 1; NULL: CANN lacks it */
-      ACLNN_OPERATORS(X)
+  ACLNN_OPERATORS(X)
 #undef X
-          acl_issue_fn issue[ACL_OP_COUNT]; /* phase 2 */
+  acl_issue_fn issue[ACL_OP_COUNT]; /* phase 2 */
   void *libraries[8];
   int n_libraries;
-  char where[256]; /* the folder, or "the loader's path" */
+  char where[256]; /* the folder of libascendcl.so */
 };
 
 /* Open the libraries, look up everything, aclInit. A sentence says what was looked for where when there is nothing, or which required
  * functions are missing. */
 int acl_open(struct acl *a, struct err *e);
 void acl_close(struct acl *a); /* aclFinalize, when this was the last one open; the libraries stay loaded */
+void acl_park(struct acl *a);  /* close, but leave CANN running for the next acl_open */
 const char *acl_op_name(enum acl_op op);
 /* What a return code means, with its number: "107002: no current context". */
 const char *acl_error_text(const struct acl *a, int code, char text[256]);

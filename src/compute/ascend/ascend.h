@@ -17,8 +17,8 @@
  * Order: everything goes to one stream, in order. So memory of one operation may be used again by the next at once, and nothing but finish,
  * fetch and argmax waits. The host's side of copies is pinned and rewritten only after a wait.
  *
- * Errors: the first one is kept (`failed`); from there on launches do nothing until finish has told it. A wait that fails with a code of the
- * device itself (507000 and up) or of a lost stream makes the device `lost`.
+ * Errors: the first one is kept (`failed`); from there on launches do nothing until finish has told it. A wait that fails makes the
+ * device `lost`, unless its code speaks of resources only (207000 and up).
  *
  * Threads: one at a time, any; entry points that may be the first of a thread call ascend_enter.
  *
@@ -32,6 +32,11 @@
 #include "compute/device.h"
 
 enum { ASCEND_ARGS_MAX = 96, ASCEND_DIMS_MAX = 6 };
+
+struct ascend_shape { /* in elements; strides all 0 = contiguous */
+  int n_dims;
+  int64_t dims[ASCEND_DIMS_MAX], strides[ASCEND_DIMS_MAX];
+};
 
 struct ascend_memory; /* memory.c */
 struct ascend {
@@ -56,6 +61,12 @@ struct ascend {
   aclIntArray *arrays[ASCEND_ARGS_MAX];
   aclTensorList *lists[ASCEND_ARGS_MAX];
   int n_tensors, n_scalars, n_arrays, n_lists;
+  struct ascend_made { /* what they were, for messages */
+    aclDataType type;
+    struct ascend_shape shape;
+  } made[8];
+  int n_made;
+  bool sync_each; /* CYGNET_ASCEND_SYNC=1: wait after every operator, so that the one that fails is named */
 };
 
 static inline struct ascend *ascend_of(struct device *d) { return (struct ascend *)d; }
@@ -71,6 +82,10 @@ bool ascend_check(struct ascend *d, int rc, const char *fmt, ...) PRINTF_LIKE(3,
 bool ascend_enter(struct ascend *d);
 /* Wait for the stream. Refused while recording. */
 bool ascend_wait(struct ascend *d);
+/* device_ops.finish; also for whoever launches while a model is being opened: waits, and says what failed since the last one. */
+int ascend_finish(struct device *device, struct err *e);
+/* What device `number` is, without opening it; sizes may be NULL. Takes a device's time. */
+int ascend_look(int number, struct ascend_profile *p, size_t *free_bytes, size_t *total_bytes, struct err *e);
 
 /* ---- operators (launch.c) -------------------------------------------------------------------------------------------------
  *
@@ -80,10 +95,6 @@ bool ascend_wait(struct ascend *d);
  * runs both phases of aclnnMuls; descriptors made since the last launch are freed after it, whatever happened. Makers return NULL after an
  * error; a launch then does nothing. A launch of an operator that this CANN lacks is an error: ask ascend_has first where there is another way. */
 
-struct ascend_shape { /* in elements; strides all 0 = contiguous */
-  int n_dims;
-  int64_t dims[ASCEND_DIMS_MAX], strides[ASCEND_DIMS_MAX];
-};
 aclTensor *ascend_tensor(struct ascend *d, const struct tensor *t); /* [rows, cols] of d->type (or t's own F32) */
 aclTensor *ascend_view(struct ascend *d, const void *data, aclDataType type,
                        struct ascend_shape s);                                            /* data: device address; NULL gives NULL */
@@ -123,6 +134,11 @@ void *ascend_workspace(struct ascend *d, size_t n_bytes); /* at least; of the la
 /* A copy to the device, in order: of plain bytes that are read now. While recording: refused. */
 void *ascend_upload(struct ascend *d, const void *host, size_t n_bytes); /* to temporary memory */
 void ascend_write(struct ascend *d, void *device, const void *host, size_t n_bytes);
+/* t = host's rows (F32), rounded to t's type. */
+void ascend_send_rows(struct ascend *d, const struct tensor *t, const struct tensor *host);
+/* Rows of width bytes, pitches apart; in order. Host memory is pinned. */
+bool ascend_copy_rows(struct ascend *d, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, int rows,
+                      aclrtMemcpyKind kind);
 /* The device's copy of an array of int32 that an op was given: held (the batch's) or uploaded now. */
 const int32_t *ascend_int32(struct ascend *d, const int32_t *host, int n);
 /* The device's copy of a vector: held or uploaded now; type NPU_FLOAT or d->type. */
@@ -157,6 +173,7 @@ void ascend_scale(struct device *device, struct tensor *y, const struct tensor *
 void ascend_gated(struct device *device, struct tensor *y, const struct tensor *gate, const struct tensor *up, enum act act);
 int ascend_rope_init(struct device *device, struct rope_table *t, int head_dim, double theta, double factor, double rotated, struct err *e);
 void ascend_rope_bands(struct device *device, struct rope_table *t, double factor, double low, double high, int tokens);
+void ascend_rope_divide(struct device *device, struct rope_table *t, const float *divisors);
 void ascend_rope_free(struct device *device, struct rope_table *t);
 void ascend_rope_step(struct device *device, struct rope_table *t, const int32_t *pos, int rows);
 void ascend_rope(struct device *device, struct tensor *x, const struct rope_table *t);
@@ -166,6 +183,12 @@ void ascend_argmax(struct device *device, int32_t *ids, const struct tensor *x);
 void ascend_copy(struct device *device, struct tensor *y, const struct tensor *x);
 void ascend_put_rows(struct device *device, struct tensor *y, const struct tensor *x, const int32_t *from);
 void ascend_add_scaled(struct device *device, struct tensor *y, const struct tensor *x, float s, const int32_t *lo, const int32_t *hi);
+/* for other operations: temporary memory is not taken from the front again */
+void ascend_gate(struct ascend *d, const struct tensor *y, const struct tensor *gate, const struct tensor *up, enum act act);
+/* n_heads heads of the table's width, `pitch` columns apart from x's first column on, in place. A table's cos and sin are [rows, head_dim]
+ * here, without gaps, the second half of a row like the first. */
+void ascend_rope_heads(struct ascend *d, const struct tensor *x, int n_heads, int pitch, const struct rope_table *t);
+size_t ascend_rope_bytes(const struct device_config *c, int head_dim); /* of the device's memory, for a table */
 /* ops_encoder.c */
 void ascend_layernorm(struct device *device, struct tensor *y, const struct tensor *x, const float *w, const float *b, float eps);
 void ascend_bias_act(struct device *device, struct tensor *y, const float *b, enum act act);
@@ -175,7 +198,8 @@ void ascend_attend(struct device *device, struct tensor *out, const struct tenso
                    int n_heads, float scale, const int32_t *lo, const int32_t *hi);
 void ascend_attend_near(struct device *device, struct tensor *q, const struct tensor *k, const struct tensor *v,
                         const struct tensor *relative, const float *head_scale, const int32_t *first, const struct attend_near *n);
-void ascend_pool_rows(struct device *device, struct tensor *y, const struct tensor *x, const int32_t *index, int n, float scale);
+void ascend_pool_rows(struct device *device, struct tensor *y, const struct tensor *x, const int32_t *index, int n, float scale,
+                      const float *b, const float *w);
 void ascend_conv_rows(struct device *device, struct tensor *y, const struct tensor *x, const float *w, int taps, const int32_t *first);
 
 #endif

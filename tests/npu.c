@@ -1,0 +1,86 @@
+/* npu.c — helpers of npu.h. */
+#include "test.h"
+
+#include "npu.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+const char *const npu_profiles[NPU_PROFILES] = {"A2-8.1", "A2-8.5", "A2-9.1", "A3-9.1", "310P-8.5"};
+static const char *current;
+static void (*current_body)(void);
+
+const char *npu_current(void) { return current; }
+
+const char *npu_folder(const char *profile) {
+  static char ring[8][4200], self[4000];
+  static unsigned at;
+  char *p = ring[at++ % 8];
+  ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+  self[n > 0 ? n : 0] = 0;
+  for (int i = 0; i < 2; i++) { /* the program's name, its room */
+    char *cut = strrchr(self, '/');
+    if (cut) *cut = 0;
+  }
+  snprintf(p, sizeof ring[0], "%s/acl_emu/%s", self, profile);
+  return p;
+}
+
+const struct acl_emu *npu_emu(void) {
+  static const struct acl_emu *emu;
+  char path[4300];
+  acl_emu_fn fn = NULL;
+  if (emu || !current) return emu;
+  snprintf(path, sizeof path, "%s/lib64/libascendcl.so", npu_folder(current));
+  void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+  if (!library) fail_msg("%s", dlerror());
+  *(void **)&fn = dlsym(library, "acl_emu");
+  if (!fn) fail_msg("%s has no acl_emu", path);
+  return emu = fn();
+}
+
+void npu_check_clean(void) {
+  const struct acl_emu *e = npu_emu();
+  if (e->violations()) fail_msg("%llu violations, the first: %s", (unsigned long long)e->violations(), e->violation());
+  if (*e->leaks()) fail_msg("not freed: %s", e->leaks());
+  assert_true(e->idle());
+}
+
+static void in_child(void **state) {
+  (void)state;
+  current_body();
+}
+
+int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
+
+void npu_profile(const char *profile, void (*body)(void)) {
+  int status = 0;
+  fflush(NULL);
+  pid_t child = fork();
+  if (child < 0) fail_msg("fork");
+  if (!child) {
+    char name[128];
+    alarm(300);
+    current = profile;
+    current_body = body;
+    setenv("ASCEND_HOME_PATH", npu_folder(profile), 1);
+    snprintf(name, sizeof name, "%s", profile);
+    cmocka_set_test_filter(NULL);
+    const struct CMUnitTest tests[] = {{name, in_child, NULL, NULL, NULL}};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fflush(NULL);
+    if (!failed && __lsan_do_recoverable_leak_check) failed = __lsan_do_recoverable_leak_check();
+    _exit(failed ? 1 : 0); /* what the parent registered for its exit is not the child's to do */
+  }
+  while (waitpid(child, &status, 0) < 0)
+    ;
+  if (WIFSIGNALED(status)) fail_msg("%s: signal %d", profile, WTERMSIG(status));
+  if (WEXITSTATUS(status)) fail_msg("%s: failed, see above", profile);
+}
+
+void npu_each_profile(void (*body)(void)) {
+  for (int i = 0; i < NPU_PROFILES; i++) npu_profile(npu_profiles[i], body);
+}

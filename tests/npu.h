@@ -1,0 +1,26 @@
+/* npu.h — tests on the emulated NPU (tests/acl_emu): each in a child process, because a process can open one profile only.
+ *
+ *   static void body(void) { open the device, assert ... npu_emu()->counts(&c) ... }
+ *   static void test_it(void **state) { (void)state; npu_each_profile(body); }
+ *
+ * A failed assertion in body ends its child and fails the test with the profile's name. The parent must not have threads yet. Nothing is
+ * opened before body opens it: acl_open finds the libraries by ASCEND_HOME_PATH, which is set for it.
+ */
+#ifndef CYGNET_TESTS_NPU_H
+#define CYGNET_TESTS_NPU_H
+
+#include "acl_emu/acl_emu.h"
+
+enum { NPU_PROFILES = 5 };
+extern const char *const npu_profiles[NPU_PROFILES]; /* A2-8.1, A2-8.5, A2-9.1, A3-9.1, 310P-8.5 */
+
+void npu_each_profile(void (*body)(void));
+void npu_profile(const char *profile, void (*body)(void)); /* one */
+const char *npu_folder(const char *profile);               /* what ASCEND_HOME_PATH is set to; a ring of 8 */
+const char *npu_current(void);                             /* in a body: the profile */
+/* The emulator of this process; opens libascendcl.so when nobody has yet. NULL outside of a body. */
+const struct acl_emu *npu_emu(void);
+/* Fails the test unless nothing is alive, queued, or was violated. */
+void npu_check_clean(void);
+
+#endif
