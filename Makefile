@@ -74,7 +74,7 @@ lib_of  = $(OBJ)/lib/$(1).a
 # rooms up to and including $(1), last first (link order)
 upto    = $(if $(filter $(1),$(firstword $(2))),$(1),$(call upto,$(1),$(wordlist 2,99,$(2))) $(firstword $(2)))
 
-.PHONY: all check test simde tsan corpus fuzz bench golden install clean format layers help
+.PHONY: all check test twins simde tsan corpus fuzz bench golden install clean format layers help
 all: $(BUILD)/cygnet $(BUILD)/libcygnet.a $(BUILD)/libcygnet.so
 
 # -O3 is for users; sanitizers and emulation would take the compiler minutes
@@ -150,8 +150,10 @@ $(eval $(call emu_rule,310P-8.5,4,805))
 emu: $(EMU_LIBS)
 $(filter $(foreach r,$(ROOMS),$(OBJ)/tests/$(r)/t_acl% $(OBJ)/tests/$(r)/t_ascend% $(OBJ)/tests/$(r)/t_npu%),$(TESTBINS)): | $(EMU_LIBS)
 
-test: $(SELECTED)
+test: twins $(SELECTED)
 	@tools/run_tests.sh $(SELECTED)
+twins:
+	@python3 tools/golden/twin.py unpack
 check: layers format-check
 	@$(MAKE) --no-print-directory MODE=asan test
 simde:

@@ -6,6 +6,7 @@ CYGNET = os.environ.get("CYGNET", os.path.join(ROOT, "build", "cygnet"))
 TINY = os.path.join(ROOT, "tests", "golden", "gemma3-text-tiny")
 SAMPLE = os.environ.get("CYGNET_SAMPLE_MODEL", os.path.join(ROOT, "build", "models", "gemma-3-270m-q4_k_m.gguf"))
 ENV = {k: v for k, v in os.environ.items() if not k.startswith("CYGNET_")}
+subprocess.run([sys.executable, os.path.join(ROOT, "tools", "golden", "twin.py"), "unpack"], check=True)
 tests = []
 
 
