@@ -150,6 +150,13 @@ $(eval $(call emu_rule,310P-8.5,4,805))
 emu: $(EMU_LIBS)
 $(filter $(foreach r,$(ROOMS),$(OBJ)/tests/$(r)/t_acl% $(OBJ)/tests/$(r)/t_ascend% $(OBJ)/tests/$(r)/t_npu%),$(TESTBINS)): | $(EMU_LIBS)
 
+# what a real NPU does where documents are silent (tools/ascend_first_day.sh)
+PROBE_OBJ := $(patsubst %.c,$(OBJ)/%.o,$(sort $(wildcard tools/ascend_probe*.c)))
+PROBE_LIB := $(foreach r,$(call upto,compute,$(ROOMS)),$(call lib_of,$(r)))
+$(BUILD)/ascend_probe: $(PROBE_OBJ) $(PROBE_LIB)
+	@echo "  link    $@"
+	@$(CC) $(PROBE_OBJ) $(LDFLAGS) -Wl,--start-group $(PROBE_LIB) -Wl,--end-group $(LIB_LIBS) -o $@
+
 test: twins $(SELECTED)
 	@tools/run_tests.sh $(SELECTED)
 twins:
@@ -178,7 +185,7 @@ fuzz:
 # --- the rest ---------------------------------------------------------------------------------------------------------
 layers:
 	@tools/layers.sh
-FORMATTED := $(wildcard include/*.h src/*.[ch] src/*/*.[ch] tests/*.[ch] tests/*/*.[ch] fuzz/*.c bench/*.c)
+FORMATTED := $(wildcard include/*.h src/*.[ch] src/*/*.[ch] tests/*.[ch] tests/*/*.[ch] fuzz/*.c bench/*.c tools/*.[ch])
 format:
 	clang-format -i $(FORMATTED)
 format-check:

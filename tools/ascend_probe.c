@@ -10,6 +10,7 @@
 #include "ascend_probe.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -601,6 +601,7 @@ static void cpu_copy_page(struct attn *a, enum kv_kind kind, int32_t from, int32
 const struct attn_ops attn_cpu_ops = {.name = "cpu",
                                       .open = cpu_open,
                                       .close = cpu_close,
+                                      .bytes = attn_bytes,
                                       .prepare = cpu_prepare,
                                       .copy_page = cpu_copy_page,
                                       .fill = cpu_fill,

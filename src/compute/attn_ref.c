@@ -167,6 +167,7 @@ static void ref_copy_page(struct attn *a, enum kv_kind kind, int32_t from, int32
 const struct attn_ops attn_ref_ops = {.name = "ref",
                                       .open = ref_open,
                                       .close = ref_close,
+                                      .bytes = attn_bytes,
                                       .prepare = ref_prepare,
                                       .copy_page = ref_copy_page,
                                       .fill = ref_fill,

@@ -16,6 +16,7 @@
 #include "compute/attend_near.h"
 #include "compute/device.h"
 #include "compute/gemm_quant.h"
+#include "compute/rope.h"
 
 enum {
   SPREAD_ELEMS = 16 << 10, /* numbers whose arithmetic is worth a fork-join */
@@ -258,42 +259,30 @@ static void cpu_weight_free(struct device *d, struct weight *w, int n) {
   for (int i = 0; i < n; i++) w[i] = (struct weight){0};
 }
 
-/* rotated: which part of the pairs rotates, 1 = all; whole pairs, but 5.0 / 49 * 49 is a little less than 5. */
 static int cpu_rope_init(struct device *d, struct rope_table *t, int head_dim, double theta, double factor, double rotated, struct err *e) {
   int half = head_dim / 2, rows = cpu_of(d)->gemm.rows_max;
-  *t = (struct rope_table){.head_dim = head_dim, .theta = theta, .factor = factor, .n_rotated = (int)(rotated * half + 1e-9)};
-  if (head_dim < 2 || head_dim % 2 != 0 || !(theta > 0) || !(factor > 0) || !(rotated >= 0 && rotated <= 1)) {
-    return err_set(e, ERR_UNSUPPORTED, "rope: expected an even width, theta and factor above 0, part from 0 to 1; found %d, %g, %g, %g",
-                   head_dim, theta, factor, rotated);
-  }
+  if (rope_angles_init(t, head_dim, theta, factor, rotated, e)) return -1;
   if (d->ops->alloc(d, &t->cos, rows, half, "rope", e) || d->ops->alloc(d, &t->sin, rows, half, "rope", e)) {
     d->ops->rope_free(d, t);
     return -1;
   }
-  t->inv_freq = xcalloc((size_t)half, sizeof *t->inv_freq);
-  for (int i = 0; i < t->n_rotated; i++) t->inv_freq[i] = (float)(pow(theta, -2.0 * i / head_dim) / factor);
   return 0;
 }
 
 static void cpu_rope_bands(struct device *d, struct rope_table *t, double factor, double low, double high, int tokens) {
   (void)d;
-  for (int i = 0; i < t->n_rotated; i++) {
-    double f = pow(t->theta, -2.0 * i / t->head_dim) / t->factor, turns = tokens * f / (2 * M_PI); /* within the length trained first */
-    double kept = MIN(MAX((turns - low) / (high - low), 0), 1);
-    t->inv_freq[i] = (float)((1 - kept) * f / factor + kept * f);
-  }
+  rope_angles_bands(t, factor, low, high, tokens);
 }
 
 static void cpu_rope_divide(struct device *d, struct rope_table *t, const float *divisors) {
   (void)d;
-  for (int i = 0; i < t->head_dim / 2; i++) t->inv_freq[i] /= divisors[i];
+  rope_angles_divide(t, divisors);
 }
 
 static void cpu_rope_free(struct device *d, struct rope_table *t) {
   cpu_free(d, &t->cos);
   cpu_free(d, &t->sin);
-  free(t->inv_freq);
-  *t = (struct rope_table){0};
+  rope_angles_free(t);
 }
 
 /* --- arithmetic --------------------------------------------------------------------------------------------------------- */
@@ -477,9 +466,18 @@ static void cpu_argmax(struct device *d, int32_t *ids, const struct tensor *x) {
   workers_run(x->rows > 1 ? d->workers : NULL, argmax_row, &j, x->rows);
 }
 
+struct sum_job {
+  const struct device_link *link;
+  struct tensor y;
+};
+static void sum_item(void *ctx, int item, int worker) {
+  struct sum_job *j = ctx;
+  (void)item, (void)worker;
+  j->link->sum(j->link->ctx, &j->y);
+}
 static void cpu_sum_shards(struct device *d, struct tensor *y) {
-  const struct device_link *link = cpu_of(d)->link;
-  if (link) link->sum(link->ctx, y);
+  struct sum_job j = {cpu_of(d)->link, *y};
+  if (j.link) workers_launch(d->workers, sum_item, &j, sizeof j, 1, NULL);
 }
 
 static void put_rows_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {

@@ -34,6 +34,13 @@ struct rope_table { /* cos and sin of one step's rows, shared by all layers with
   struct tensor cos, sin;
 };
 
+struct device_look {              /* what a far device is, before anything is opened */
+  size_t free_bytes, total_bytes; /* of its memory */
+  enum dtype type;                /* of activations, keys and values: all that it takes */
+  bool has_groups;                /* its products take integer codes with a scale for 32 of them */
+  char text[256];                 /* for people: "Ascend910B3 (A2), CANN 8.5, ..." */
+};
+
 struct device;
 struct device_config {
   enum isa isa;
@@ -44,6 +51,7 @@ struct device_config {
   int positions_max;              /* positions of text: below that */
   int number;                     /* which of several devices of a kind */
   const struct device_link *link; /* to the other shards of the model; NULL: there are none. Borrowed */
+  const struct device_look *look; /* for planning, of a far device: what look said. Borrowed; open does without */
 };
 
 struct attend_near {      /* shape of device_ops.attend_near */
@@ -53,12 +61,6 @@ struct attend_near {      /* shape of device_ops.attend_near */
 };
 
 struct device_record; /* one recorded step */
-
-struct device_look {              /* what a far device is, before anything is opened */
-  size_t free_bytes, total_bytes; /* of its memory */
-  enum dtype type;                /* of activations, keys and values: all that it takes */
-  char text[256];                 /* for people: "Ascend910B3 (A2), CANN 8.5, ..." */
-};
 
 struct device_ops {
   const char *name;
@@ -70,9 +72,10 @@ struct device_ops {
 
   /* planning, before anything is opened. NULL: the host's own memory, and what gemm.h packs */
   int (*look)(int number, struct device_look *l, struct err *e);
-  /* Bytes that weight_bind would take for w, of which nothing but the shape and types are known; and table_bind. */
+  /* Bytes that weight_bind would take for w, of which nothing but the shape and types are known; table_bind; rope_init. */
   size_t (*weight_bytes)(const struct device_config *c, const struct weight *w);
   size_t (*table_bytes)(const struct device_config *c, const struct weight *w);
+  size_t (*rope_bytes)(const struct device_config *c, int head_dim);
 
   /* memory */
   int (*alloc)(struct device *d, struct tensor *t, int rows, int cols, const char *what, struct err *e); /* zeroed */

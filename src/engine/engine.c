@@ -11,7 +11,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "compute/ascend/attn.h"
 
 /* ---- life ----------------------------------------------------------------------------------------------------------------- */
 
@@ -123,7 +122,7 @@ static int open_cache(struct cygnet *c, struct err *e) {
 
 static const char *why_no_graph(const struct model *m) {
   const char *why = m->dev->ops->no_records(m->dev);
-  return why || m->attn_ops != &attn_ascend_ops ? why : attn_ascend_no_records(m->attn);
+  return why || !m->attn_ops->no_records ? why : m->attn_ops->no_records(m->attn);
 }
 
 static int open_steps(struct cygnet *c, struct err *e) {

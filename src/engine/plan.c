@@ -26,7 +26,6 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "compute/ascend/attn.h"
 #include "engine/engine.h"
 
 enum {
@@ -312,7 +311,7 @@ static int media_pages(const struct plan *p, const struct cygnet_options *o, con
   return (int)MIN(least + more * i / PLAN_STEPS, PLAN_MEDIA_PAGES_MOST);
 }
 
-/* An NPU's rotations of all positions, in tables that layers of a kind share. */
+/* A far device's rotations of all positions, in tables that layers of a kind share. */
 static size_t rope_bytes(const struct plan *p, const struct sizing *z) {
   struct device_config dc = p->device;
   int head_dim[BATCH_KINDS] = {0};
@@ -320,7 +319,7 @@ static size_t rope_bytes(const struct plan *p, const struct sizing *z) {
   dc.positions_max = p->ctx_tokens;
   for (int l = 0; l < z->n_layers; l++) head_dim[z->layers[l].kind] = MAX(head_dim[z->layers[l].kind], z->layers[l].head_dim);
   for (int k = 0; k < KV_KINDS; k++)
-    if (head_dim[k]) n_bytes += ascend_rope_bytes(&dc, head_dim[k]);
+    if (head_dim[k]) n_bytes += p->model.device->rope_bytes(&dc, head_dim[k]);
   return n_bytes;
 }
 
@@ -349,7 +348,7 @@ static void lay_out(struct plan *p, const struct cygnet_options *o, const struct
                                   .page_tokens = page,
                                   .cross_pages_max = m->n_pages[BATCH_CROSS]};
   struct attn_config ac = attn_config_of(p, z);
-  p->kv_bytes = m->device->is_near ? attn_bytes(&ac) : attn_ascend_bytes(&ac);
+  p->kv_bytes = m->attn->bytes(&ac);
   p->n_resume = count_resume(p, z);
   p->tree_bytes = p->has_prefix_cache ? radix_bytes(m->n_pages[KV_FULL], m->n_pages[KV_SLIDING], page) : 0;
   size_t tables = (size_t)running * (size_t)div_up(m->tokens_max, page) * sizeof(struct kv_page);
@@ -466,6 +465,7 @@ int plan_make_beside(struct plan *p, const struct cygnet_options *o, const struc
   p->budget_bytes = o->mem_bytes ? o->mem_bytes : free_bytes ? (size_t)((double)free_bytes * fraction) : SIZE_MAX;
 
   p->device = (struct device_config){.number = m->device_number,
+                                     .look = &p->look,
                                      .rows_max = m->rows_max,
                                      .experts = {m->rows_max, c->hidden, c->expert_ffn, c->n_experts, c->n_experts_used}};
   struct sizing z;

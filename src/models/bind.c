@@ -32,9 +32,9 @@ int bind_view(struct model *m, const struct bind_matrix *x, const struct weight_
 }
 
 int bind_matrix(struct model *m, struct weights *w, const struct bind_matrix *x, struct err *e) {
-  struct weight_view v;
-  if (weights_get(w, x->name, x->rows, x->cols, &v, e) || bind_view(m, x, &v, e)) return -1;
-  if (x->out->packed) weights_done_with(w, &v);
+  struct weight_view v, whole;
+  if (shard_get(&m->shard, w, x->name, x->rows, x->cols, &v, &whole, e) || bind_view(m, x, &v, e)) return -1;
+  if (x->out->packed) weights_done_with(w, &whole);
   return 0;
 }
 

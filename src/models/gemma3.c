@@ -188,6 +188,7 @@ static void gemma3_forward(struct model *m, const struct batch *b, struct tensor
 
     struct tensor out = part(g->y, rows, c->hidden), gate = part(g->gate, rows, lc->ffn), up = part(g->up, rows, lc->ffn);
     d->linear(dev, 1, (const struct weight *[]){&y->o}, (struct tensor *[]){&out}, &attn);
+    d->sum_shards(dev, &out);
     TAP(m, "attn_out", l, &out);
     d->add_rmsnorm(dev, &h, &out, y->post_attention_norm, eps);
 
@@ -196,6 +197,7 @@ static void gemma3_forward(struct model *m, const struct batch *b, struct tensor
     d->linear(dev, 2, (const struct weight *[]){&y->gate, &y->up}, (struct tensor *[]){&gate, &up}, &x);
     d->gated(dev, &gate, &gate, &up, ACT_GELU_TANH);
     d->linear(dev, 1, (const struct weight *[]){&y->down}, (struct tensor *[]){&out}, &gate);
+    d->sum_shards(dev, &out);
     TAP(m, "ffn", l, &out);
     d->add_rmsnorm(dev, &h, &out, y->post_ffw_norm, eps);
     TAP(m, "layer_out", l, &h);

@@ -132,12 +132,12 @@ static int load_experts(struct gemma4 *g, struct weights *w, int l, enum weights
   struct moe *moe = &g->layers[l].moe;
   struct weight *all = which == EXPERT_GATE ? moe->gate : which == EXPERT_UP ? moe->up : moe->down;
   int rows = which == EXPERT_DOWN ? c->hidden : c->expert_ffn, cols = which == EXPERT_DOWN ? c->expert_ffn : c->hidden, rc = -1;
-  struct weight_view *views = xcalloc((size_t)c->n_experts, sizeof *views);
+  struct weight_view *views = xcalloc(2 * (size_t)c->n_experts, sizeof *views), *whole = views + c->n_experts;
   char name[BIND_NAME_BYTES];
   bind_name(name, l, names[which]);
   for (int i = 0; i < c->n_experts; i++) {
     struct weight_view *v = &views[i];
-    if (weights_get_expert(w, l, which, i, rows, cols, v, e)) goto out;
+    if (shard_get_expert(&m->shard, w, l, which, i, rows, cols, v, &whole[i], e)) goto out;
     all[i] = (struct weight){.dtype = v->dtype, .rows = rows, .cols = cols, .row_bytes = v->row_bytes, .source = v->data};
     if (v->dtype != views[0].dtype) {
       err_set(e, ERR_UNSUPPORTED, "tensor %s: expected one type for all experts, found %s and %s", name, dtype_info(views[0].dtype)->name,
@@ -150,7 +150,7 @@ static int load_experts(struct gemma4 *g, struct weights *w, int l, enum weights
   if (m->dev->ops->weight_bind(m->dev, all, c->n_experts, name, e)) goto out;
   for (int i = 0; i < c->n_experts; i++) {
     m->packed_bytes += all[i].packed_bytes;
-    if (all[i].packed) weights_done_with(w, &views[i]);
+    if (all[i].packed) weights_done_with(w, &whole[i]);
   }
   rc = 0;
 out:
@@ -469,6 +469,7 @@ static void add_experts(struct gemma4 *g, int l, const struct tensor *h, struct 
   TAP(m, "router_logits", l, &logits);
   d->rmsnorm(dev, &x, h, y->pre_experts_norm, 1, c->norm_eps);
   d->moe(dev, &y->moe, &out, &x, &logits, ACT_GELU_TANH);
+  d->sum_shards(dev, &out);
   TAP(m, "experts", l, &out);
   d->add_rmsnorm(dev, f, &out, y->post_experts_norm, c->norm_eps);
 }
@@ -546,6 +547,7 @@ static void gemma4_forward(struct model *m, const struct batch *b, struct tensor
 
     struct tensor out = part(g->y, rows, c->hidden), gate = part(g->gate, rows, lc->ffn), up = part(g->up, rows, lc->ffn);
     d->linear(dev, 1, (const struct weight *[]){&y->o}, (struct tensor *[]){&out}, &attn);
+    d->sum_shards(dev, &out);
     TAP(m, "attn_out", l, &out);
     d->add_rmsnorm(dev, &h, &out, y->post_attention_norm, eps);
 
@@ -554,6 +556,7 @@ static void gemma4_forward(struct model *m, const struct batch *b, struct tensor
     d->linear(dev, 2, (const struct weight *[]){&y->gate, &y->up}, (struct tensor *[]){&gate, &up}, &x);
     d->gated(dev, &gate, &gate, &up, ACT_GELU_TANH);
     d->linear(dev, 1, (const struct weight *[]){&y->down}, (struct tensor *[]){&out}, &gate);
+    d->sum_shards(dev, &out);
     if (c->n_experts) add_experts(g, l, &h, &out);
     TAP(m, "ffn", l, &out);
     d->add_rmsnorm(dev, &h, &out, y->post_ffw_norm, eps);

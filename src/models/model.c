@@ -84,6 +84,8 @@ struct model *model_open(const struct model_config *c, struct weights *w, const 
   m->ops = ops;
   m->config = *c;
   m->plan = *plan;
+  if (shard_config(&m->shard, &m->config, plan->link, e)) goto fail;
+  c = &m->config;
 
   struct device_config dc = {.isa = plan->isa,
                              .n_threads = plan->n_threads,
@@ -93,7 +95,8 @@ struct model *model_open(const struct model_config *c, struct weights *w, const 
                              .keys_max = plan->media ? encoder_keys_max(c) : 0,
                              .head_dim_max = plan->media ? encoder_head_dim_max(c) : 0,
                              .positions_max = plan->tokens_max,
-                             .number = plan->device_number};
+                             .number = plan->device_number,
+                             .link = plan->link};
   m->dev = (plan->device ? plan->device : &device_cpu_ops)->open(&dc, e);
   if (!m->dev) goto fail;
 

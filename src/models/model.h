@@ -14,13 +14,15 @@
 
 #include "compute/device.h"
 #include "files/weights.h"
+#include "models/shard.h"
 
 struct model_plan { /* sizes decided by the engine before anything is loaded */
   enum isa isa;
   int n_threads;
   const struct device_ops *device; /* NULL = device_cpu_ops */
   int device_number;
-  const struct attn_ops *attn; /* NULL = the device's own */
+  const struct device_link *link; /* this model is a part of a larger one (shard.h); NULL = it is the whole. Borrowed */
+  const struct attn_ops *attn;    /* NULL = the device's own */
   enum dtype kv_dtype;
   int page_tokens;
   int n_pages[BATCH_KINDS];
@@ -58,6 +60,7 @@ struct model { /* a family's own struct begins with it */
   const struct model_ops *ops;
   struct model_config config;
   struct model_plan plan;
+  struct shard shard; /* config is that of the part */
   struct device *dev;
   const struct attn_ops *attn_ops;
   struct attn *attn;

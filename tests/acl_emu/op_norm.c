@@ -1,6 +1,7 @@
 /* op_norm.c — norms and Softmax: RmsNorm, AddRmsNorm, LayerNorm, Softmax. All in float32.
  *
  * The normalised axes are the last ones, as many as gamma has; rstd keeps the others and has 1 in their place, and is FLOAT.
+ * RmsNorm and AddRmsNorm write their results end to end, whatever the strides say: without an error. Here it is one.
  */
 #include "op_shared.h"
 
@@ -78,6 +79,8 @@ EMU_OPERATOR(RmsNorm, const aclTensor *x, const aclTensor *gamma, double epsilon
   emu_check(p, emu_same_shape(&p->t[y], &p->t[a]), EMU_TILING, "yOut is %s, x is %s", emu_text(&p->t[y]), emu_text(&p->t[a]));
   check_rstd(p, a, g, r);
   check_old_chip(p, g);
+  emu_needs_contiguous(p, y, EMU_PARAM_INVALID);
+  emu_needs_contiguous(p, r, EMU_PARAM_INVALID);
   return emu_finish(p, rms_run, &n, sizeof n, op_workspace(p, 0));
 }
 
@@ -94,6 +97,9 @@ EMU_OPERATOR(AddRmsNorm, const aclTensor *x1, const aclTensor *x2, const aclTens
   check_gamma(p, a, g, &n, EMU_PARAM_INVALID);
   check_rstd(p, a, g, r);
   check_old_chip(p, g);
+  emu_needs_contiguous(p, y, EMU_PARAM_INVALID);
+  emu_needs_contiguous(p, r, EMU_PARAM_INVALID);
+  emu_needs_contiguous(p, s, EMU_PARAM_INVALID);
   return emu_finish(p, rms_run, &n, sizeof n, op_workspace(p, 0));
 }
 

@@ -126,5 +126,6 @@ EMU_OPERATOR(WeightQuantBatchMatmulV2, const aclTensor *x, const aclTensor *weig
   }
   emu_check(p, emu_is_shape(&t[q.y], 2, a->dims[0], w->dims[1]), EMU_PARAM_INVALID, "y is %s, expected [%lld,%lld]", emu_text(&t[q.y]),
             (long long)a->dims[0], (long long)w->dims[1]);
+  emu_needs_contiguous(p, q.y, EMU_PARAM_INVALID);
   return emu_finish(p, quant_run, &q, sizeof q, op_workspace(p, p->ok ? (uint64_t)t[q.y].n * 4 + 1024 : 0));
 }

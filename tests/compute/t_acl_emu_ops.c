@@ -135,7 +135,7 @@ static void test_quant(void) {
     int64_t m = rnd(1, 5), k = grouped ? rnd(17, 60) * 2 : rnd(1, 40) * 2, n = rnd(1, 20) * 2, g = grouped ? 32 : 0;
     int type = half_type();
     int64_t groups = g ? (k + g - 1) / g : 1;
-    struct array *x = A(type, m, k), *w = matrix(four ? NPU_INT4 : NPU_INT8, turned, k, n), *s, *o = NULL, *b = NULL, *y = S(type, m, n);
+    struct array *x = A(type, m, k), *w = matrix(four ? NPU_INT4 : NPU_INT8, turned, k, n), *s, *o = NULL, *b = NULL, *y = A(type, m, n);
     bool one = !g && rnd(0, 2) == 0;
     s = g ? matrix(type, turned, groups, n) : one ? A(type, 1) : rnd(0, 1) ? A(type, n) : A(type, 1, n);
     if (offsets) o = g ? matrix(type, turned, groups, n) : s->n_dims == 2 ? A(type, 1, n) : A(type, s->dims[0]);
@@ -170,6 +170,7 @@ static void test_quant_refusals(void) {
   WQ(INVALID, x->t, w->t, s->t, NULL, NULL, NULL, NULL, 0, A(t, 2, 7)->t);
   WQ(INVALID, x->t, A(NPU_INT8, 63, 6)->t, s->t, NULL, NULL, NULL, NULL, 0, y->t);
   WQ(INVALID, x->t, array(NPU_INT8, PADDED, DIMS(64, 6))->t, s->t, NULL, NULL, NULL, NULL, 0, y->t);
+  WQ(INVALID, x->t, w->t, s->t, NULL, NULL, NULL, NULL, 0, array(t, PADDED, DIMS(2, 6))->t);
   WQ(TILING, x->t, w->t, s->t, NULL, s->t, NULL, NULL, 0, y->t);
   for (int bad = -32; bad <= 96; bad += 16) { /* k = 64: only 32 will do */
     if (bad != 0 && bad != 32) WQ(INVALID, x->t, w->t, g->t, NULL, NULL, NULL, NULL, bad, y->t);
@@ -525,8 +526,8 @@ static void test_rmsnorm(void) {
     int64_t r = rnd(1, 4), q = rnd(1, 3), c = rnd(16, 70);
     bool two = rnd(0, 3) == 0, add = rnd(0, 1); /* gamma over two axes; AddRmsNorm */
     if (add) gtype = type;
-    struct array *x = S(type, r, q, c), *y = S(type, r, q, c), *g = two ? A(gtype, q, c) : A(gtype, c);
-    struct array *s = two ? A(NPU_FLOAT, r, 1, 1) : A(NPU_FLOAT, r, q, 1), *z = S(type, r, q, c), *o = S(type, r, q, c);
+    struct array *x = S(type, r, q, c), *y = A(type, r, q, c), *g = two ? A(gtype, q, c) : A(gtype, c);
+    struct array *s = two ? A(NPU_FLOAT, r, 1, 1) : A(NPU_FLOAT, r, q, 1), *z = S(type, r, q, c), *o = A(type, r, q, c);
     int64_t n = two ? q * c : c;
     double *want = room(x->n), *rstd = room(x->n / n), *sum = room(x->n);
     for (int64_t i = 0; i < x->n / n; i++) {
@@ -563,6 +564,7 @@ static void test_rmsnorm(void) {
   REFUSED(TILING, RmsNorm, x->t, A(t, 1, 3, 32)->t, 1e-5, y->t, s->t);
   REFUSED(TILING, RmsNorm, x->t, g->t, 1e-5, A(t, 3, 31)->t, s->t);
   REFUSED(INVALID, RmsNorm, x->t, g->t, 1e-5, x->t, s->t);
+  REFUSED(INVALID, RmsNorm, x->t, g->t, 1e-5, array(t, PADDED, DIMS(3, 32))->t, s->t);
   if (old_chip) {
     REFUSED(INVALID, RmsNorm, x->t, A(NPU_FLOAT, 32)->t, 1e-5, y->t, s->t);
     REFUSED(INVALID, RmsNorm, A(NPU_BF16, 3, 32)->t, A(NPU_BF16, 32)->t, 1e-5, A(NPU_BF16, 3, 32)->t, s->t);
@@ -570,6 +572,8 @@ static void test_rmsnorm(void) {
   }
   REFUSED(INVALID, AddRmsNorm, x->t, z->t, A(NPU_FLOAT, 32)->t, 1e-5, y->t, s->t, o->t);
   REFUSED(INVALID, AddRmsNorm, x->t, A(t, 3, 31)->t, g->t, 1e-5, y->t, s->t, o->t);
+  REFUSED(INVALID, AddRmsNorm, x->t, z->t, g->t, 1e-5, array(t, PADDED, DIMS(3, 32))->t, s->t, o->t);
+  REFUSED(INVALID, AddRmsNorm, x->t, z->t, g->t, 1e-5, y->t, s->t, array(t, PADDED, DIMS(3, 32))->t);
   REFUSED(INVALID, AddRmsNorm, x->t, A(NPU_FLOAT, 3, 32)->t, g->t, 1e-5, y->t, s->t, o->t);
   REFUSED(NULL_POINTER, AddRmsNorm, x->t, z->t, g->t, 1e-5, y->t, s->t, NULL);
   REFUSED(TILING, AddRmsNorm, x->t, z->t, g->t, 1e-5, y->t, A(NPU_FLOAT, 3)->t, o->t);

@@ -420,7 +420,7 @@ static void replay_world(struct device *dev, const char *only, int head_dim, int
   float *want = oracle(&w), *got = xcalloc(n_results(&w) + 1, sizeof *got);
   struct run r;
   begin(&r, &w, &road);
-  assert_null(attn_ascend_no_records(r.attn));
+  assert_null(attn_ascend_ops.no_records(r.attn));
   while (fill_step(&r)) {
     while (r.b.n_rows < w.n_seqs) { /* up to the bucket: four rows would be more than there are sequences */
       int row = r.b.n_rows++;
@@ -460,7 +460,7 @@ static void expect_no_recording(struct device *dev) {
   float *want = oracle(&w), *got = xcalloc(n_results(&w) + 1, sizeof *got);
   struct run r;
   begin(&r, &w, &road);
-  const char *why = attn_ascend_no_records(r.attn);
+  const char *why = attn_ascend_ops.no_records(r.attn);
   assert_non_null(why);
   assert_non_null(strstr(why, "composed"));
   while (fill_step(&r)) {
@@ -780,7 +780,7 @@ static void refusals_body(void) {
   struct attn *a = attn_ascend_ops.open(&c, &e);
   assert_non_null(a);
   attn_ascend_ops.close(a);
-  assert_true(attn_ascend_bytes(&c) > 4 * 16 * 64 * 2 * 2);
+  assert_true(attn_ascend_ops.bytes(&c) > 4 * 16 * 64 * 2 * 2);
   dev->ops->close(dev);
   npu_check_clean();
 }

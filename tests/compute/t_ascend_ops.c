@@ -19,6 +19,7 @@ enum { ROWS_MAX = 40, COLS_MAX = 4096, POSITIONS = 300, HIDDEN = 64, FFN = 96, E
 static struct device *npu, *cpu;
 static uint64_t seed;
 static double eps; /* half a unit in the last place, of 1 */
+static struct device_look seen;
 
 static const struct device_ops *N(void) { return npu->ops; }
 static const struct device_ops *C(void) { return cpu->ops; }
@@ -28,12 +29,14 @@ static struct device_config config(void) {
                                 .rows_max = ROWS_MAX,
                                 .cols_max = COLS_MAX,
                                 .experts = {ROWS_MAX, HIDDEN, FFN, EXPERTS, USED},
-                                .positions_max = POSITIONS};
+                                .positions_max = POSITIONS,
+                                .look = &seen};
 }
 
 static void open_both(void) {
   struct err e = {0};
   struct device_config c = config();
+  if (device_ascend_ops.look(0, &seen, &e)) fail_msg("%s", e.msg);
   if (!(npu = device_ascend_ops.open(&c, &e))) fail_msg("%s", e.msg);
   if (!(cpu = device_cpu_ops.open(&c, &e))) fail_msg("%s", e.msg);
   eps = ascend_of(npu)->dtype == DTYPE_BF16 ? 1.0 / 256 : 1.0 / 2048;
@@ -504,7 +507,7 @@ static void experts(void) {
       fail_msg("%s", e.msg);
     bool held = maybe_hold(scale, EXPERTS);
     int rows = rand_rows();
-    struct pair x = make(rows, HIDDEN, false, 1), logits = make(rows, EXPERTS, coin(), 2), y = make(rows, HIDDEN, false, 1);
+    struct pair x = make(rows, HIDDEN, coin(), 1), logits = make(rows, EXPERTS, coin(), 2), y = make(rows, HIDDEN, coin(), 1);
     if (rows > 1) { /* such a row is lost, and no other */
       tensor_row(&logits.c, 0)[EXPERTS / 2] = tensor_row(&x.c, 0)[5] = NAN;
       put(&logits), put(&x);

@@ -5,7 +5,7 @@
  * or the device is lost, and everybody is told. Nothing hangs, nothing is left on the device, and requests that come afterwards are answered rightly.
  *
  * CYGNET_FAULTS=N: that many engines with faults, of each profile; CYGNET_FAULT_SEED=N: begin with that one; CYGNET_TEST_PROFILE: that one
- * alone; CYGNET_FAULTS_LOUD=1: with the log.
+ * alone; CYGNET_FAULTS_LOUD=1: with the log, and a line for each engine.
  */
 #include "engine/media_asking.h"
 
@@ -13,9 +13,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "npu.h"
 
-enum { TRIPS = 5, IDS_MAX = 40, WATCHDOG_S = 60, FAULTS_LESS = 6, FAULTS = 40, ENOUGH = 100 };
+enum { TRIPS = 3, IDS_MAX = 40, WATCHDOG_S = 60, FAULTS_LESS = 6, FAULTS = 40, ENOUGH = 100 };
 
 static const struct acl_emu *emu;
 
@@ -90,7 +91,7 @@ static void make_texts(struct ride *x, uint64_t *rng) {
     random_prompt(rng, x->ids[i], n);
     if (i > 0) memcpy(x->ids[i], x->ids[0], (size_t)test_rand_int(rng, 0, n) * sizeof x->ids[i][0]);
     x->trips[i].r = (struct cygnet_request){
-        .prompt = x->ids[i], .n_prompt = (size_t)n, .max_tokens = test_rand_int(rng, 1, 8), .ignore_eos = 1, .logprobs = 1 + N_TOP};
+        .prompt = x->ids[i], .n_prompt = (size_t)n, .max_tokens = test_rand_int(rng, 1, 5), .ignore_eos = 1, .logprobs = 1 + N_TOP};
   }
 }
 
@@ -158,13 +159,14 @@ static void check_clean(const char *what) {
 
 static void ride_with_fault(struct ride *x, uint64_t seed, struct outcomes *sum) {
   uint64_t rng = seed;
+  int64_t begun = clock_ns();
   char what[256];
   struct cygnet_error e = {0};
   struct cygnet_options o = random_options(&rng);
   emu->reset();
   emu->seed(seed);
-  emu->delay_us(test_rand_int(&rng, 0, 3) ? 0 : 200);
-  emu->hang_ms(3000);
+  emu->delay_us(test_rand_int(&rng, 0, 7) ? 0 : 40);
+  emu->hang_ms(1000);
   bool at_open = test_rand_int(&rng, 0, 3) == 0;
   struct cygnet *c = NULL;
   if (at_open) {
@@ -187,6 +189,7 @@ static void ride_with_fault(struct ride *x, uint64_t seed, struct outcomes *sum)
     cygnet_close(c);
   }
   check_clean(what);
+  if (getenv("CYGNET_FAULTS_LOUD")) printf("%s: %s; %.1f s\n", emu->profile, what, clock_ms_since(begun) / 1e3);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------------------------------------------------ */

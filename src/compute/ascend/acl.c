@@ -73,29 +73,46 @@ static const char *loader_text(char *text, size_t n_bytes) {
   return str_escape(str_c(why ? why : "unknown reason"), text, n_bytes);
 }
 
-/* Why libascendcl.so of a place did not load, if it is there at all; else "". */
-static const char *present_but(const char *place, char *text, size_t n_bytes) {
-  char path[PLACE_BYTES + 64];
+/* Why a place's library did not load, if it is there at all; else "". */
+static const char *present_but(const char *place, const char *name, char *text, size_t n_bytes) {
+  char path[PLACE_BYTES + 64], not_found[64];
   const char *why = dlerror(); /* begins with the name of what is missing */
-  snprintf(path, sizeof path, "%.223s/libascendcl.so", place);
-  bool absent = *place ? access(path, F_OK) != 0 : !why || !strncmp(why, "libascendcl.so: cannot open", 27);
+  snprintf(path, sizeof path, "%.223s/%.40s", place, name);
+  snprintf(not_found, sizeof not_found, "%.40s: cannot open", name);
+  bool absent = *place ? access(path, F_OK) != 0 : !why || !strncmp(why, not_found, strlen(not_found));
   return absent ? "" : str_escape(str_c(why ? why : "unknown reason"), text, n_bytes);
+}
+
+/* The runtime's library of a place: 1 when it was opened, 0 when there is none, -1 with *e. Newer CANN has libacl_rt.so for it, beside the older
+ * one or alone; where both are, either may lack functions. */
+static int open_runtime(struct acl *a, const char *place, struct err *e) {
+  static const char *const names[] = {"libascendcl.so", "libacl_rt.so"};
+  char why[200];
+  for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+    if (open_library(a, place, names[i])) return 1;
+    if (*present_but(place, names[i], why, sizeof why))
+      return err_set(e, ERR_UNSUPPORTED, "CANN: %s is there but does not load: %s", names[i], why);
+  }
+  return 0;
 }
 
 static int find_libraries(struct acl *a, struct err *e) {
   char places[PLACES_MAX][PLACE_BYTES], why[200];
   int n = list_places(places), chosen = -1;
   for (int i = 0; i < n && chosen < 0; i++) {
-    if (open_library(a, places[i], "libascendcl.so")) chosen = i;
-    else if (*present_but(places[i], why, sizeof why))
-      return err_set(e, ERR_UNSUPPORTED, "CANN: libascendcl.so is there but does not load: %s", why);
+    int opened = open_runtime(a, places[i], e);
+    if (opened < 0) return -1;
+    if (opened) chosen = i;
   }
   if (chosen < 0)
-    return err_set(e, ERR_UNSUPPORTED,
-                   "CANN is not here: libascendcl.so was looked for on the loader's path (LD_LIBRARY_PATH), in $ASCEND_HOME_PATH/lib64%s, "
-                   "%s and %s; install CANN and run its set_env.sh in this shell, or set ASCEND_HOME_PATH to its folder",
-                   getenv("ASCEND_HOME_PATH") ? "" : " (not set)", places[n - 2], places[n - 1]);
+    return err_set(
+        e, ERR_UNSUPPORTED,
+        "CANN is not here: libascendcl.so, or libacl_rt.so, was looked for on the loader's path (LD_LIBRARY_PATH), in "
+        "$ASCEND_HOME_PATH/lib64%s, %s and %s; install CANN and run its set_env.sh in this shell, or set ASCEND_HOME_PATH to its "
+        "folder",
+        getenv("ASCEND_HOME_PATH") ? "" : " (not set)", places[n - 2], places[n - 1]);
   find_origin(a, places[chosen]);
+  open_library(a, a->where, "libacl_rt.so");
   if (!open_library(a, a->where, "libnnopbase.so") && !open_library(a, "", "libnnopbase.so"))
     return err_set(e, ERR_UNSUPPORTED, "CANN in %s: libnnopbase.so, which makes tensors, does not load: %s", a->where,
                    loader_text(why, sizeof why));

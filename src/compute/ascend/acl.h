@@ -2,7 +2,7 @@
  *
  * Nothing of CANN is needed to build. acl_open finds its libraries (dlopen) and fills the table of functions:
  *
- *   libascendcl.so                                              acl*, aclrt*, aclmdl*
+ *   libascendcl.so, libacl_rt.so                                acl*, aclrt*, aclmdl*; newer CANN has the second, or both
  *   libnnopbase.so                                              tensors, scalars, lists, executors
  *   libopapi_{math,nn,transformer,legacy,cv}.so, libopapi.so     operators (aclnn.h): the first five where one of them opens, else the last
  *
@@ -152,7 +152,7 @@ struct acl { /* filled by acl_open */
   acl_issue_fn issue[ACL_OP_COUNT]; /* phase 2 */
   void *libraries[8];
   int n_libraries;
-  char where[256]; /* the folder of libascendcl.so */
+  char where[256]; /* the folder of the runtime's library */
 };
 
 /* Open the libraries, look up everything, aclInit. A sentence says what was looked for where when there is nothing, or which required

@@ -84,8 +84,6 @@ bool ascend_enter(struct ascend *d);
 bool ascend_wait(struct ascend *d);
 /* device_ops.finish; also for whoever launches while a model is being opened: waits, and says what failed since the last one. */
 int ascend_finish(struct device *device, struct err *e);
-/* What device `number` is, without opening it; sizes may be NULL. Takes a device's time. */
-int ascend_look(int number, struct ascend_profile *p, size_t *free_bytes, size_t *total_bytes, struct err *e);
 
 /* ---- operators (launch.c) -------------------------------------------------------------------------------------------------
  *

@@ -58,7 +58,7 @@ static size_t kind_bytes(const struct attn_config *c, const struct attn_kind *k)
   return lines * line + k->more_max * sizeof(int32_t) + (size_t)c->rows_max * (sizeof(int32_t) + 2 * sizeof(float));
 }
 
-size_t attn_ascend_bytes(const struct attn_config *c) {
+static size_t ascend_bytes(const struct attn_config *c) {
   struct attn_kind kinds[BATCH_KINDS] = {0};
   size_t total = (size_t)CAUSAL_SIDE * CAUSAL_SIDE + (size_t)c->tokens_max * sizeof(float), store;
   for (int i = 0; i < c->n_layers; i++) {
@@ -356,7 +356,7 @@ void attn_ascend_print(const struct attn *a, void (*line)(void *ctx, const char 
   }
 }
 
-const char *attn_ascend_no_records(const struct attn *a) { return a->no_records[0] ? a->no_records : NULL; }
+static const char *no_records(const struct attn *a) { return a->no_records[0] ? a->no_records : NULL; }
 
 /* ---- prepare: the host's side ------------------------------------------------------------------------------------------------------ */
 
@@ -739,6 +739,8 @@ static void ascend_run(struct attn *a, int layer, const struct tensor *q, const 
 const struct attn_ops attn_ascend_ops = {.name = "ascend",
                                          .open = ascend_open,
                                          .close = ascend_close,
+                                         .bytes = ascend_bytes,
+                                         .no_records = no_records,
                                          .prepare = ascend_prepare,
                                          .copy_page = ascend_copy_page,
                                          .fill = ascend_fill,

@@ -86,10 +86,6 @@ int attn_ascend_selftest(struct ascend *d, const struct attn_need *needs, int n_
 
 /* What was chosen, for a person: one line for each kind of layer and number of rows. */
 void attn_ascend_print(const struct attn *a, void (*line)(void *ctx, const char *text), void *ctx);
-/* NULL, or why steps of this model cannot be recorded, for a person. */
-const char *attn_ascend_no_records(const struct attn *a);
-/* Device memory that open takes. */
-size_t attn_ascend_bytes(const struct attn_config *c);
 
 /* ---- what the files of attention share ---------------------------------------------------------------------------------------- */
 

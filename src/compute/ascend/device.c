@@ -67,27 +67,23 @@ static int use_device(const struct acl *a, int number, struct err *e) {
 }
 
 /* CANN stays started for the open that follows. */
-int ascend_look(int number, struct ascend_profile *p, size_t *free_bytes, size_t *total_bytes, struct err *e) {
+static int ascend_look(int number, struct device_look *l, struct err *e) {
   struct acl a;
+  struct ascend_profile p;
   char why[256];
-  size_t unused[2];
+  memset(l, 0, sizeof *l);
   if (acl_open(&a, e)) return -1;
   int failed = use_device(&a, number, e);
   if (!failed) {
-    failed = ascend_profile_read(p, &a, number, e);
-    int rc = a.aclrtGetMemInfo(NPU_HBM_MEM, free_bytes ? free_bytes : &unused[0], total_bytes ? total_bytes : &unused[1]);
+    failed = ascend_profile_read(&p, &a, number, e);
+    int rc = a.aclrtGetMemInfo(NPU_HBM_MEM, &l->free_bytes, &l->total_bytes);
     if (rc && !failed) failed = err_set(e, ERR_IO, "NPU %d does not say how much memory it has: %s", number, acl_error_text(&a, rc, why));
     a.aclrtResetDevice(number);
   }
   acl_park(&a);
-  return failed;
-}
-
-static int look(int number, struct device_look *l, struct err *e) {
-  struct ascend_profile p;
-  memset(l, 0, sizeof *l);
-  if (ascend_look(number, &p, &l->free_bytes, &l->total_bytes, e)) return -1;
+  if (failed) return -1;
   l->type = p.has_bf16 ? DTYPE_BF16 : DTYPE_F16;
+  l->has_groups = p.has_group_quant;
   ascend_profile_text(&p, l->text);
   return 0;
 }
@@ -98,6 +94,7 @@ static struct device *ascend_open(const struct device_config *c, struct err *e) 
   const char *sync = getenv("CYGNET_ASCEND_SYNC");
   d->device.ops = &device_ascend_ops;
   d->config = *c;
+  d->config.look = NULL; /* the profile is known from here on */
   d->sync_each = sync && !strcmp(sync, "1");
   if (c->link) {
     err_set(e, ERR_UNSUPPORTED, "shards of one model: expected devices of this machine's processors, one NPU holds a model alone");
@@ -113,11 +110,11 @@ static struct device *ascend_open(const struct device_config *c, struct err *e) 
   const unsigned flags = NPU_STREAM_FAST_LAUNCH | NPU_STREAM_FAST_SYNC;
   if (!ascend_check(d, d->acl.aclrtGetCurrentContext(&d->context), "asking for the device's context") ||
       !ascend_check(d, d->acl.aclrtCreateStreamWithConfig(&d->stream, 0, flags), "creating a stream") ||
-      !ascend_check(d, d->acl.aclrtCreateStreamWithConfig(&d->side, 0, flags), "creating a stream") ||
-      !ascend_check(d, d->acl.aclrtSetStreamFailureMode(d->stream, NPU_STOP_ON_FAILURE), "letting a stream stop where it fails")) {
+      !ascend_check(d, d->acl.aclrtCreateStreamWithConfig(&d->side, 0, flags), "creating a stream")) {
     if (e) *e = d->failed;
     goto fail;
   }
+  d->acl.aclrtSetStreamFailureMode(d->stream, NPU_STOP_ON_FAILURE); /* else it goes on with wrong numbers until the wait that says so */
   d->into = d->stream;
   if (ascend_memory_open(d, e)) goto fail;
   return &d->device;
@@ -286,9 +283,10 @@ const struct device_ops device_ascend_ops = {
     .attn = &attn_ascend_ops,
     .open = ascend_open,
     .close = ascend_close,
-    .look = look,
+    .look = ascend_look,
     .weight_bytes = ascend_weight_bytes,
     .table_bytes = ascend_table_bytes,
+    .rope_bytes = ascend_rope_bytes,
     .alloc = ascend_tensor_alloc,
     .free = ascend_tensor_free,
     .host_alloc = ascend_host_alloc,

@@ -104,6 +104,9 @@ void ascend_moe(struct device *device, const struct moe *m, struct tensor *y, co
   ascend_gate(d, &mid, &gate, &up, act);
   struct tensor out = expanded; /* all three have been read */
   grouped_product(d, m, &r, m->down, &out, &mid);
+  bool gaps = x->rows > 1 && y->row_bytes != 2 * (size_t)y->cols; /* which the operator's result cannot have */
+  struct tensor sum = gaps ? rows_of(d, x->rows, y->cols) : *y;
   ASCEND_LAUNCH(d, MoeFinalizeRoutingV2, ascend_tensor(d, &out), ascend_array(d, r.places_of, NPU_INT32, n), NULL, NULL, NULL,
-                ascend_matrix(d, r.scales, r.share_type, x->rows, m->n_used), NULL, 2, ascend_tensor(d, y));
+                ascend_matrix(d, r.scales, r.share_type, x->rows, m->n_used), NULL, 2, ascend_tensor(d, &sum));
+  if (gaps) ASCEND_LAUNCH(d, InplaceCopy, ascend_tensor(d, y), ascend_tensor(d, &sum));
 }

@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "compute/ascend/ascend.h"
+#include "compute/rope.h"
 
 enum { NARROW_NORM = 16 };
 enum { HEADS_MAX = 999, ROPE_WIDTH_MAX = 896 /* of one RotaryPositionEmbedding; the width is below that */ };
@@ -58,7 +59,8 @@ static void narrow_norm(struct ascend *d, const struct tensor *y, const struct t
   ASCEND_LAUNCH(d, InplaceCopy, as_heads(d, y, n), ascend_view(d, out, NPU_FLOAT, heads));
 }
 
-/* y = norm(x) ⊙ w; y is not x. gamma is float32 where the operator takes that. */
+/* y = norm(x) ⊙ w; y is not x. gamma is float32 where the operator takes that. It writes rows end to end, whatever its output's strides
+ * say. */
 static void norm(struct ascend *d, const struct tensor *y, const struct tensor *x, const float *w, int groups, float eps) {
   int n = x->cols / groups;
   if (d->profile.chip == ASCEND_310P && n < NARROW_NORM) {
@@ -69,8 +71,11 @@ static void norm(struct ascend *d, const struct tensor *y, const struct tensor *
   const void *gamma = w ? ascend_vector(d, w, n, type) : ones(d, n, type);
   void *factors = ascend_temp(d, sizeof(float) * (size_t)x->rows * (size_t)groups);
   struct ascend_shape per_group = {3, {x->rows, groups, 1}, {0}};
-  ASCEND_LAUNCH(d, RmsNorm, as_heads(d, x, n), ascend_array(d, gamma, type, n), (double)eps, as_heads(d, y, n),
+  bool gaps = x->rows > 1 && y->row_bytes != 2 * (size_t)y->cols;
+  struct tensor out = gaps ? like(d, x) : *y;
+  ASCEND_LAUNCH(d, RmsNorm, as_heads(d, x, n), ascend_array(d, gamma, type, n), (double)eps, as_heads(d, &out, n),
                 ascend_view(d, factors, NPU_FLOAT, per_group));
+  if (gaps) copy_to(d, y, &out);
 }
 
 void ascend_rmsnorm(struct device *device, struct tensor *y, const struct tensor *x, const float *w, int groups, float eps) {
@@ -234,19 +239,11 @@ static void rope_fill(struct ascend *d, const struct rope_table *t) {
   rope_write(d, t, NULL, d->config.positions_max, rope_positions(d, &t->cos), rope_positions(d, &t->sin));
 }
 
-/* rotated: which part of the pairs rotates, 1 = all; whole pairs, but 5.0 / 49 * 49 is a little less than 5. */
 int ascend_rope_init(struct device *device, struct rope_table *t, int head_dim, double theta, double factor, double rotated,
                      struct err *e) {
   struct ascend *d = begin(device);
-  int half = head_dim / 2, rows = d->config.rows_max;
-  *t = (struct rope_table){.head_dim = head_dim, .theta = theta, .factor = factor, .n_rotated = (int)(rotated * half + 1e-9)};
-  if (head_dim < 2 || head_dim % 2 != 0 || !(theta > 0) || !(factor > 0) || !(rotated >= 0 && rotated <= 1)) {
-    return err_set(e, ERR_UNSUPPORTED, "rope: expected an even width, theta and factor above 0, part from 0 to 1; found %d, %g, %g, %g",
-                   head_dim, theta, factor, rotated);
-  }
-  t->inv_freq = xcalloc((size_t)half, sizeof *t->inv_freq);
-  for (int i = 0; i < t->n_rotated; i++) t->inv_freq[i] = (float)(pow(theta, -2.0 * i / head_dim) / factor);
-  t->cos = t->sin = (struct tensor){.dtype = d->dtype, .rows = rows, .cols = head_dim, .row_bytes = rope_row_bytes(t)};
+  if (rope_angles_init(t, head_dim, theta, factor, rotated, e)) return -1;
+  t->cos = t->sin = (struct tensor){.dtype = d->dtype, .rows = d->config.rows_max, .cols = head_dim, .row_bytes = rope_row_bytes(t)};
   size_t n_bytes = ascend_rope_bytes(&d->config, head_dim) / 2;
   t->cos.data = ascend_alloc(d, n_bytes, "rope", e);
   t->sin.data = t->cos.data ? ascend_alloc(d, n_bytes, "rope", e) : NULL;
@@ -268,17 +265,13 @@ size_t ascend_rope_bytes(const struct device_config *c, int head_dim) {
 
 void ascend_rope_bands(struct device *device, struct rope_table *t, double factor, double low, double high, int tokens) {
   struct ascend *d = begin(device);
-  for (int i = 0; i < t->n_rotated; i++) {
-    double f = pow(t->theta, -2.0 * i / t->head_dim) / t->factor, turns = tokens * f / (2 * M_PI); /* within the length trained first */
-    double kept = MIN(MAX((turns - low) / (high - low), 0), 1);
-    t->inv_freq[i] = (float)((1 - kept) * f / factor + kept * f);
-  }
+  rope_angles_bands(t, factor, low, high, tokens);
   rope_fill(d, t);
 }
 
 void ascend_rope_divide(struct device *device, struct rope_table *t, const float *divisors) {
   struct ascend *d = begin(device);
-  for (int i = 0; i < t->head_dim / 2; i++) t->inv_freq[i] /= divisors[i];
+  rope_angles_divide(t, divisors);
   rope_fill(d, t);
 }
 
@@ -286,8 +279,7 @@ void ascend_rope_free(struct device *device, struct rope_table *t) {
   struct ascend *d = ascend_of(device);
   if (t->cos.data) ascend_free(d, t->cos.data);
   if (t->sin.data) ascend_free(d, t->sin.data);
-  free(t->inv_freq);
-  *t = (struct rope_table){0};
+  rope_angles_free(t);
 }
 
 static void rope_gather(struct ascend *d, const struct tensor *t, const int32_t *pos) {

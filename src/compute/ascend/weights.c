@@ -5,8 +5,8 @@
  *   int8    [n, k] codes; [n, k / 32] scales of the device's type   WeightQuantBatchMatmulV2        gathered, codes times scale
  *   int4    the same, two codes in a byte                           WeightQuantBatchMatmulV2        the same, taken apart first
  *
- * Q8_0 becomes int8 and Q4_0 int4 where the chip multiplies groups of 32; whatever else there is, and experts (the grouped product knows no such groups),
- * becomes plain while it is loaded, piece by piece: there is never a second copy of a matrix on the host.
+ * Q8_0 becomes int8 and Q4_0 int4 where the chip multiplies groups of 32; whatever else there is, and experts (the grouped product knows no
+ * such groups), becomes plain while it is loaded, piece by piece: there is never a second copy of a matrix on the host.
  * Which form it is depends on the chip, the configuration, shape and type alone, so that planning knows it before anything is opened.
  *
  * Scales are rounded to the device's type. Experts bound in one call lie end to end, [experts, n, k].
@@ -38,10 +38,10 @@ static bool is_expert(const struct device_config *c, const struct weight *w) {
 static enum form table_form(const struct weight *w) {
   return w->dtype == DTYPE_Q8_0 ? FORM_INT8 : w->dtype == DTYPE_Q4_0 ? FORM_INT4 : FORM_PLAIN;
 }
-static enum form weight_form(const struct device_config *c, const struct ascend_profile *p, const struct weight *w) {
+static enum form weight_form(const struct device_config *c, bool has_groups, const struct weight *w) {
   enum form form = table_form(w);
   bool fits = w->cols > GROUP && w->cols <= SIDE_MAX && (form == FORM_INT8 || w->rows % 2 == 0);
-  return p->has_group_quant && fits && !is_expert(c, w) ? form : FORM_PLAIN;
+  return has_groups && fits && !is_expert(c, w) ? form : FORM_PLAIN;
 }
 
 static size_t row_code_bytes(enum form form, const struct weight *w) {
@@ -55,20 +55,8 @@ static size_t form_bytes(const struct device_config *c, enum form form, const st
   return scales_at(form, w) + align_up((size_t)w->rows * row_scale_bytes(form, w), 64);
 }
 
-/* The chip that is planned for. A plan asks for hundreds of weights, and looking takes a device's time: what was seen last is kept. */
-static const struct ascend_profile *planned_profile(int number) {
-  static _Thread_local struct planned {
-    bool known;
-    int number;
-    struct ascend_profile profile;
-  } p;
-  if (!p.known || p.number != number) p.known = ascend_look(p.number = number, &p.profile, NULL, NULL, NULL) == 0;
-  if (!p.known) p.profile = (struct ascend_profile){0}; /* planning has said so, or open will */
-  return &p.profile;
-}
-
 size_t ascend_weight_bytes(const struct device_config *c, const struct weight *w) {
-  return form_bytes(c, weight_form(c, planned_profile(c->number), w), w);
+  return form_bytes(c, weight_form(c, c->look && c->look->has_groups, w), w);
 }
 size_t ascend_table_bytes(const struct device_config *c, const struct weight *w) { return form_bytes(c, table_form(w), w); }
 
@@ -205,7 +193,7 @@ fail:
 
 int ascend_weight_bind(struct device *device, struct weight *w, int n, const char *name, struct err *e) {
   struct ascend *d = ascend_of(device);
-  for (int i = 0; i < n; i++) w[i].layout = (int)weight_form(&d->config, &d->profile, &w[i]);
+  for (int i = 0; i < n; i++) w[i].layout = (int)weight_form(&d->config, d->profile.has_group_quant, &w[i]);
   return bind(d, w, n, name, e);
 }
 
@@ -234,18 +222,24 @@ static struct tensor gapless(struct ascend *d, const struct tensor *x) {
   return t;
 }
 
+/* The operator's result has no gaps between its rows: where y, or the part of it, has some, the product passes through temporary memory. */
 static void linear_groups(struct ascend *d, const struct weight *w, const struct tensor *y, const struct tensor *x) {
   enum form form = (enum form)w->layout;
   const char *codes = w->packed, *scales = codes + scales_at(form, w);
+  const int most = MIN(PART_ROWS, w->rows);
+  bool gaps = x->rows > 1 && y->row_bytes != 2 * (size_t)most;
   struct tensor in = gapless(d, x);
+  void *apart = gaps ? ascend_temp(d, (size_t)x->rows * 2 * (size_t)most) : NULL;
   for (int row = 0; row < w->rows; row += PART_ROWS) {
     int n = MIN(PART_ROWS, w->rows - row);
-    struct tensor part = tensor_part(*y, 0, x->rows, row, n);
+    struct tensor part = tensor_part(*y, 0, x->rows, row, n), out = part;
+    if (gaps) out.data = apart, out.row_bytes = 2 * (size_t)n;
     ASCEND_LAUNCH(
         d, WeightQuantBatchMatmulV2, ascend_tensor(d, &in),
         ascend_view(d, codes + (size_t)row * row_code_bytes(form, w), form == FORM_INT8 ? NPU_INT8 : NPU_INT4, transposed(n, w->cols)),
         ascend_view(d, scales + (size_t)row * row_scale_bytes(form, w), d->type, transposed(n, w->cols / GROUP)), NULL, NULL, NULL, NULL,
-        GROUP, ascend_tensor(d, &part));
+        GROUP, ascend_tensor(d, &out));
+    if (gaps) ASCEND_LAUNCH(d, InplaceCopy, ascend_tensor(d, &part), ascend_tensor(d, &out));
   }
 }
 
