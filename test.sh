@@ -47,6 +47,7 @@ part "chat page in Chromium" python3 tests/page.py
 part "other people's clients" "$PYTHON" tests/clients.py
 part "tools, thinking and schemas" "$PYTHON" tests/tools.py
 part "several servers behind one address" "$PYTHON" tests/scale.py
+part "an NPU's first day, on the emulated one" sh -c 'make -s emu build/ascend_probe && python3 tests/probe.py'
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

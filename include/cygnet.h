@@ -87,7 +87,8 @@ CYGNET_API const char *cygnet_version(void);
 /* ---- facts ------------------------------------------------------------------------------------------------------------ */
 
 struct cygnet_info { /* strings live as long as the struct cygnet */
-  const char *name, *architecture, *format, *isa, *kv_type, *chat_family;
+  const char *name, *architecture, *format, *kv_type, *chat_family;
+  const char *isa;             /* of the processor's kernels; the backend's name where another device computes */
   const char *chat_template;   /* the one that is rendered: "gemma4-small" */
   const char *draft_model;     /* name of the drafter; NULL: none */
   int chat_thinks, chat_tools; /* conversations may ask for thoughts; have a place for tools */

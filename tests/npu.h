@@ -5,6 +5,9 @@
  *
  * A failed assertion in body ends its child and fails the test with the profile's name. The parent must not have threads yet. Nothing is
  * opened before body opens it: acl_open finds the libraries by ASCEND_HOME_PATH, which is set for it.
+ *
+ * NPU_REAL=PROFILE in the environment: on this machine's own CANN and NPU, whose nearest profile that is; the others are passed over. Then npu_emu does and
+ * knows nothing, so only tests of results mean something (tools/ascend_first_day.sh has the list).
  */
 #ifndef CYGNET_TESTS_NPU_H
 #define CYGNET_TESTS_NPU_H

@@ -234,7 +234,7 @@ static const struct point first_points[] = {
     {"device", "a known chip and version", device_itself},
     {0},
 };
-static const struct point *const lists[] = {first_points, probe_attention, probe_operators, probe_graphs};
+static const struct point *const lists[] = {first_points, probe_attention, probe_graphs, probe_operators};
 
 /* ---- processes ------------------------------------------------------------------------------------------------------------------------------ */
 
@@ -301,7 +301,7 @@ static enum verdict try_point(const struct point *point, const struct options *o
   pid_t child = fork();
   if (child == 0) {
     close(ends[0]);
-    signal(SIGPIPE, SIG_DFL);
+    dup2(STDERR_FILENO, STDOUT_FILENO); /* the report is the parent's, whatever CANN writes */
     in_child(point, o, ends[1]);
     _exit(0);
   }

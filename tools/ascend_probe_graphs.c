@@ -140,6 +140,29 @@ static void memory_in_capture(struct probe *p) {
   d->acl.aclmdlRIDestroy(model);
 }
 
+/* An operator whose kernel this process never ran. */
+static void first_in_capture(struct probe *p) {
+  struct ascend *d = p->d;
+  struct err e;
+  float zero[N] = {0};
+  if (!probe_has_capture(p)) return;
+  void *x = probe_put(p, zero, N), *y = probe_room(p, N * 2, 0xff);
+  ascend_workspace(d, 1 << 20);
+  if (!probe_done(p, PROBE_FAILED, "") || !begin(p)) {
+    probe_done(p, PROBE_DIFFERS, "");
+    return;
+  }
+  ASCEND_LAUNCH(d, Sigmoid, ascend_array(d, x, d->type, N), ascend_array(d, y, d->type, N));
+  aclmdlRI model = NULL;
+  int rc = d->acl.aclmdlRICaptureEnd(d->stream, &model);
+  ascend_check(d, rc, "aclmdlRICaptureEnd");
+  if (model && ascend_ok(d)) replay(p, model);
+  if (!probe_quietly_done(p, &e)) probe_say(p, PROBE_FIGURE, "not possible: %s", e.msg);
+  else
+    probe_say(p, all_are(p, y, 0.5f) ? PROBE_FIGURE : PROBE_DIFFERS, "possible, the result is %s", all_are(p, y, 0.5f) ? "right" : "WRONG");
+  if (model) d->acl.aclmdlRIDestroy(model);
+}
+
 /* ---- renewed arguments ----------------------------------------------------------------------------------------------------------------- */
 
 struct renewed {
@@ -235,6 +258,7 @@ const struct point probe_graphs[] = {
     {"pinned-copy", "a captured copy from pinned memory reads it anew in each replay", pinned_copy},
     {"external-event", "a captured stream waits for an event recorded from outside, in every replay", external_event},
     {"capture-memory", "aclrtMalloc and aclrtFree within a capture leave it whole", memory_in_capture},
+    {"first-in-capture", "nothing: whether a kernel may run for the first time within a capture", first_in_capture},
     {"renewed-lengths", "attention uses the lengths that a replay was given", renewed_lengths},
     {"replay-time", "what a replay costs beside eager launches", replay_time},
     {0},

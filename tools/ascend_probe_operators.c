@@ -8,6 +8,12 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
+static void round_number(struct probe *p, float *x) {
+  uint16_t half;
+  dtype_from_f32(p->d->dtype, x, &half, 1);
+  dtype_to_f32(p->d->dtype, &half, x, 1);
+}
+
 /* ---- products ------------------------------------------------------------------------------------------------------------------------ */
 
 static struct ascend_shape transposed(int64_t n, int64_t k) { return (struct ascend_shape){2, {k, n}, {1, k}}; }
@@ -157,6 +163,77 @@ static void casts(struct probe *p) {
             y[1]);
 }
 
+/* Figures: what a row with NaN gives; how often x + 0.3 y is that of one rounding, and of two. */
+static void loose_ends(struct probe *p) {
+  enum { N = 4096 };
+  struct ascend *d = p->d;
+  static float x[N], y[N], z[N];
+  int32_t found = -2;
+  int one = 0, two = 0;
+  for (size_t i = 0; i < N; i++) x[i] = probe_number(10, i), y[i] = probe_number(11, i) * 1.7f;
+  void *dx = probe_put(p, x, N), *dy = probe_put(p, y, N), *di = probe_room(p, sizeof found, 0xff);
+  ASCEND_LAUNCH(d, InplaceAdd, ascend_array(d, dx, d->type, N), ascend_array(d, dy, d->type, N), ascend_number(d, 0.3));
+  if (!probe_done(p, PROBE_DIFFERS, "InplaceAdd with a factor")) return;
+  probe_get_numbers(p, z, dx, N);
+  for (int i = 0; i < N; i++) {
+    float once = x[i] + 0.3f * y[i], part = 0.3f * y[i];
+    round_number(p, &once);
+    round_number(p, &part);
+    part += x[i];
+    round_number(p, &part);
+    one += z[i] == once, two += z[i] == part;
+  }
+  probe_say(p, PROBE_FIGURE, "x + 0.3 y: of %d numbers %d as of one rounding, %d as of two", N, one, two);
+  if (!ascend_has(d, ACL_OP_ArgMax)) return;
+  x[3000] = 9, x[100] = NAN;
+  probe_write(p, dx, x, N);
+  ASCEND_LAUNCH(d, ArgMax, ascend_matrix(d, dx, d->type, 1, N), 1, false, ascend_array(d, di, NPU_INT32, 1));
+  if (!probe_done(p, PROBE_DIFFERS, "ArgMax of NaN")) return;
+  probe_get(p, &found, di, sizeof found);
+  probe_say(p, PROBE_FIGURE, "ArgMax with NaN at 100 and the greatest number at 3000: %d", (int)found);
+}
+
+/* From the host and back, and on the device, with other pitches on both sides. */
+static void pitched_copies(struct probe *p) {
+  enum { ROWS = 5, WIDTH = 96, NARROW = 128, WIDE = 320 };
+  struct ascend *d = p->d;
+  struct err e = {0};
+  uint8_t *host = ascend_alloc_host(d, 2 * ROWS * WIDE, "a point", &e), *back = host + ROWS * WIDE;
+  char *x = probe_room(p, ROWS * WIDE, 0), *y = probe_room(p, ROWS * WIDE, 0);
+  if (!host || !probe_done(p, PROBE_FAILED, e.msg)) return;
+  for (int i = 0; i < ROWS * WIDE; i++) host[i] = (uint8_t)(i * 7 + i / 251), back[i] = 0xee;
+  ascend_copy_rows(d, x, NARROW, host, WIDE, WIDTH, ROWS, NPU_HOST_TO_DEVICE);
+  if (!probe_done(p, PROBE_DIFFERS, "to the device")) return;
+  for (int r = 0; r < ROWS; r++) /* the 310P does not do it in one */
+    if (d->profile.chip == ASCEND_310P) ascend_copy_rows(d, y + r * WIDE, WIDE, x + r * NARROW, NARROW, WIDTH, 1, NPU_DEVICE_TO_DEVICE);
+  if (d->profile.chip != ASCEND_310P) ascend_copy_rows(d, y, WIDE, x, NARROW, WIDTH, ROWS, NPU_DEVICE_TO_DEVICE);
+  if (!probe_done(p, PROBE_DIFFERS, "on the device")) return;
+  ascend_copy_rows(d, back, NARROW, y, WIDE, WIDTH, ROWS, NPU_DEVICE_TO_HOST);
+  if (!probe_done(p, PROBE_DIFFERS, "from the device")) return;
+  int wrong = 0;
+  for (int r = 0; r < ROWS; r++) {
+    for (int c = 0; c < WIDTH; c++) wrong += back[r * NARROW + c] != host[r * WIDE + c];
+    for (int c = WIDTH; c < NARROW && r < ROWS - 1; c++) wrong += back[r * NARROW + c] != 0xee;
+  }
+  probe_say(p, wrong ? PROBE_DIFFERS : PROBE_EXPECTED, "%d bytes wrong, between rows too", wrong);
+}
+
+/* What becomes of the stream after an index out of range. The process ends behind it. */
+static void after_fault(struct probe *p) {
+  enum { N = 64 };
+  struct ascend *d = p->d;
+  struct err e;
+  const int32_t far[] = {1, 1 << 28};
+  void *x = probe_room(p, N * N * 2, 0), *y = probe_room(p, N * N * 2, 0), *ids = probe_put_bytes(p, far, sizeof far);
+  if (!probe_done(p, PROBE_FAILED, "")) return;
+  ASCEND_LAUNCH(d, IndexSelect, ascend_matrix(d, x, d->type, N, N), 0, ascend_array(d, ids, NPU_INT32, 2),
+                ascend_matrix(d, y, d->type, 2, N));
+  probe_say(p, PROBE_FIGURE, "an index out of range: %s", probe_quietly_done(p, &e) ? "no error" : e.msg);
+  d->device.lost = false;
+  ASCEND_LAUNCH(d, Muls, ascend_matrix(d, x, d->type, N, N), ascend_number(d, 2), ascend_matrix(d, y, d->type, N, N));
+  probe_say(p, PROBE_FIGURE, "what comes then: %s", probe_quietly_done(p, &e) ? "works" : e.msg);
+}
+
 /* ---- norms ------------------------------------------------------------------------------------------------------------------------------ */
 
 enum { NORM_ROWS = 4, NORM_COLS = 1024 };
@@ -170,13 +247,10 @@ static void say_norm(struct probe *p, const float *x, const float *w, const floa
     for (int c = 0; c < NORM_COLS; c++) square += ((double)x[r * NORM_COLS + c] - mean) * ((double)x[r * NORM_COLS + c] - mean) / NORM_COLS;
     for (int c = 0; c < NORM_COLS; c++) {
       float half = w[c], both[2];
-      uint16_t bits;
-      dtype_from_f32(p->d->dtype, &half, &bits, 1);
-      dtype_to_f32(p->d->dtype, &bits, &half, 1);
+      round_number(p, &half);
       for (int i = 0; i < 2; i++) {
         both[i] = (float)(((double)x[r * NORM_COLS + c] - mean) / sqrt(square + 1e-6) * (double)(i ? half : w[c]));
-        dtype_from_f32(p->d->dtype, &both[i], &bits, 1);
-        dtype_to_f32(p->d->dtype, &bits, &both[i], 1);
+        round_number(p, &both[i]);
       }
       float is = y[r * NORM_COLS + c];
       exact += is == both[0], rounded += is == both[1];
@@ -343,6 +417,60 @@ static void nz_times(struct probe *p) {
   free(y);
 }
 
+/* Codes in groups of 32, as Q8_0 and Q4_0 are kept: their numbers, and how long they take beside plain ones. */
+static void group_product(struct probe *p, void *ctx) {
+  enum { GROUP = 32 };
+  struct ascend *d = p->d;
+  const struct sizes *s = ctx;
+  ASCEND_LAUNCH(d, WeightQuantBatchMatmulV2, ascend_matrix(d, s->x, d->type, s->m, s->k),
+                ascend_view(d, s->w, s->nz ? NPU_INT4 : NPU_INT8, transposed(s->n, s->k)),
+                ascend_view(d, s->z, d->type, transposed(s->n, s->k / GROUP)), NULL, NULL, NULL, NULL, GROUP,
+                ascend_matrix(d, s->y, d->type, s->m, s->n));
+}
+
+static void group_times(struct probe *p) {
+  const int64_t side = p->small ? 128 : 4096, groups = side / 32;
+  const size_t n = (size_t)side;
+  if (!p->d->profile.has_group_quant) {
+    probe_say(p, PROBE_SKIPPED, "this chip has no products of codes in groups");
+    return;
+  }
+  uint8_t *codes = xcalloc(n * n, 1);
+  float *x = xcalloc(16 * n, sizeof *x), *scales = xcalloc(n * (size_t)groups, sizeof *scales), *y = xcalloc(16 * n, sizeof *y);
+  for (size_t i = 0; i < n * n; i++) codes[i] = (uint8_t)(int8_t)(64 * probe_number(12, i));
+  for (size_t i = 0; i < 16 * n; i++) x[i] = probe_number(13, i);
+  for (size_t i = 0; i < n * (size_t)groups; i++) scales[i] = (float)(i % 5 + 1) / 256;
+  struct sizes s = {.n = side, .k = side};
+  s.x = probe_put(p, x, 16 * n), s.w = probe_put_bytes(p, codes, n * n), s.y = probe_room(p, 32 * n, 0);
+  s.z = probe_put(p, scales, n * (size_t)groups);
+  for (int64_t m = 1; m <= 16; m += 15) {
+    struct sizes half = s, plain = s;
+    s.m = half.m = plain.m = m;
+    half.nz = true;
+    plain.w = probe_room(p, 2 * n * n, 0), plain.y = probe_room(p, 32 * n, 0);
+    double us[3] = {probe_time(p, group_product, &s, p->small ? 3 : 100), 0, 0}, worst = 0;
+    if (us[0] < 0) break;
+    probe_get_numbers(p, y, s.y, n);
+    for (size_t c = 0; c < n; c += 17) {
+      double sum = 0, size = 0;
+      for (size_t k = 0; k < n; k++) {
+        double part = (double)x[k] * (int8_t)codes[c * n + k] * (double)scales[c * (size_t)groups + k / 32];
+        sum += part, size += part * part;
+      }
+      worst = fmax(worst, fabs((double)y[c] - sum) / sqrt(size));
+    }
+    us[1] = probe_time(p, group_product, &half, p->small ? 3 : 100);
+    us[2] = us[1] < 0 ? -1 : probe_time(p, product, &plain, p->small ? 3 : 100);
+    if (us[2] < 0) break;
+    probe_say(p, worst < 0.05 ? PROBE_EXPECTED : PROBE_DIFFERS, "M = %d, %d x %d: int8 %.1f us, within %.2g; int4 %.1f us; plain %.1f us",
+              (int)m, (int)side, (int)side, us[0], worst, us[1], us[2]);
+  }
+  free(codes);
+  free(x);
+  free(scales);
+  free(y);
+}
+
 static void copy_all(struct probe *p, void *ctx) {
   struct ascend *d = p->d;
   const struct sizes *s = ctx;
@@ -471,10 +599,14 @@ const struct point probe_operators[] = {
     {"casts", "a cast to int32 cuts towards zero", casts},
     {"rmsnorm-gamma", "a float32 vector with rows of bf16 is taken as it is, not rounded", rms_gamma},
     {"layernorm-gamma", "vectors of the rows' type are taken; of float32, perhaps", layer_gamma},
+    {"loose-ends", "nothing: NaN in ArgMax, InplaceAdd with a factor", loose_ends},
+    {"pitched-copy", "rows are copied with other pitches, in all directions", pitched_copies},
+    {"group-product", "int8 in groups of 32, seen transposed, with scales of the rows' type; how fast", group_times},
     {"product-bits", "the same product gives the same bits", same_bits},
     {"gate-time", "GeGluV3 is no slower than GeluV2 and Mul", gate_times},
     {"nz-time", "how much faster weights in NZ are", nz_times},
     {"phase-1-time", "the host's time for phase 1", phase_1_cost},
     {"floors", "what memory and matrix units reach", floors},
+    {"after-fault", "nothing: whether a stream works again after a fault of the device", after_fault},
     {0},
 };

@@ -63,8 +63,8 @@ struct attn_ops {
   const char *name;                                                 /* "cpu", "ref" */
   struct attn *(*open)(const struct attn_config *c, struct err *e); /* takes all memory; refuses what it cannot do with a sentence */
   void (*close)(struct attn *a);
-  size_t (*bytes)(const struct attn_config *c); /* that open takes, of the device's memory; SIZE_MAX when that is not a size */
-  const char *(*no_records)(const struct attn *a); /* NULL, or why its steps cannot be recorded, for a person; not there: they can */
+  size_t (*bytes)(const struct attn_config *c);           /* that open takes, of the device's memory; SIZE_MAX when that is not a size */
+  const char *(*no_records)(const struct attn *a);        /* NULL, or why its steps cannot be recorded, for a person; not there: they can */
   void (*prepare)(struct attn *a, const struct batch *b); /* b must live until the step's last run; for replay: be the same one each time */
   /* Contents of one page, in all layers of that kind. Before the step's first run. */
   void (*copy_page)(struct attn *a, enum kv_kind kind, int32_t from, int32_t to);

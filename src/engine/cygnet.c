@@ -63,7 +63,7 @@ void cygnet_info(const struct cygnet *c, struct cygnet_info *out) {
   *out = (struct cygnet_info){.name = c->config.name,
                               .architecture = c->config.architecture,
                               .format = weights_format(c->weights),
-                              .isa = m->dev->kern->name,
+                              .isa = m->dev->ops->is_near ? m->dev->kern->name : m->dev->ops->name,
                               .kv_type = p->kv_type,
                               .chat_family = chat_family_name(tok_family(c->tok)),
                               .chat_template = chat_template_name(c->chat_template),

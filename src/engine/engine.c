@@ -142,6 +142,7 @@ struct cygnet *engine_open(const struct cygnet_options *o, struct err *e) {
     err_set(e, ERR_BAD_INPUT, "model: expected a GGUF file, a .safetensors file or a folder, found nothing");
     return NULL;
   }
+  if (plan_check(o, e)) return NULL;
   int64_t start_ns = clock_ns();
   mem_big_take_at_once(o->take_memory != 0);
   struct cygnet *c = xcalloc(1, sizeof *c);

@@ -79,6 +79,8 @@ struct plan {
   size_t media_row_bytes;                             /* of one of its rows; of kv_bytes with cross-attention, else of scratch_bytes */
   size_t encoder_weight_bytes, encoder_scratch_bytes; /* of weight_bytes, of scratch_bytes */
 };
+/* What can be refused without a model, before a large one is read: where it shall run, and what does not go with that. */
+int plan_check(const struct cygnet_options *o, struct err *e);
 /* Fills *p from the options and the model; a sentence with what to change when it does not fit. Logs when the context had to be reduced. */
 int plan_make(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct weights *w, struct err *e);
 struct plan_beside {                  /* what may come with a model; zeroed: nothing */

@@ -132,14 +132,23 @@ static int option_backend(struct plan *p, const struct cygnet_options *o, struct
   if (m->device->is_near && o->device_id > 0)
     return err_set(e, ERR_BAD_INPUT, "--device-id: --backend %s has no numbers, found %d", m->device->name, o->device_id);
   m->device_number = o->device_id;
-  if (m->device->is_near) return 0;
-  return check_far(p, o, e) || m->device->look(m->device_number, &p->look, e) ? err_prefix(e, "--backend %s", m->device->name) : 0;
+  return m->device->is_near ? 0 : check_far(p, o, e);
+}
+
+static int look_at_device(struct plan *p, struct err *e) {
+  const struct device_ops *device = p->model.device;
+  return device->is_near || !device->look(p->model.device_number, &p->look, e) ? 0 : err_prefix(e, "--backend %s", device->name);
+}
+
+int plan_check(const struct cygnet_options *o, struct err *e) {
+  struct plan p = {0};
+  return option_backend(&p, o, e) || option_attn(o->attn, &p.model, e) || option_isa(o->isa, &p.model.isa, e) ? -1 : 0;
 }
 
 static int read_options(struct plan *p, const struct cygnet_options *o, const struct model_config *c, struct err *e) {
   struct model_plan *m = &p->model;
   struct sched_config *s = &p->sched;
-  if (option_backend(p, o, e) || option_attn(o->attn, m, e)) return -1;
+  if (option_backend(p, o, e) || option_attn(o->attn, m, e) || look_at_device(p, e)) return -1;
   m->quiet = o->quiet != 0;
   if (option_isa(o->isa, &m->isa, e) || option_kv_type(o->kv_type, p, e) || option_quant(o->quant, p, e)) return -1;
   if (option_int("threads", o->threads, 0, 1024, &m->n_threads, e)) return -1;
@@ -485,6 +494,7 @@ int plan_make_beside(struct plan *p, const struct cygnet_options *o, const struc
     if (m->media) p->media_row_bytes = config_has_cross(c) ? p->token_bytes[BATCH_CROSS] : (size_t)c->hidden * number_bytes;
     failed = share_out(p, o, c, &z, e);
   }
+  p->device.look = NULL; /* plans are copied */
   sizing_close(&z);
   if (failed) return -1;
   if (p->ctx_reduced)

@@ -118,7 +118,7 @@ struct model *model_open(const struct model_config *c, struct weights *w, const 
   m->attn_ops = plan->attn ? plan->attn : m->dev->ops->attn;
   m->attn = m->attn_ops->open(&ac, e);
   if (!m->attn) goto fail;
-  m->kv_bytes = attn_bytes(&ac);
+  m->kv_bytes = m->attn_ops->bytes(&ac);
   m->scratch_bytes = model_scratch_bytes(c, plan);
 
   if (m->dev->ops->alloc(m->dev, &m->logits, plan->out_max, c->vocab, "logits", e)) goto fail;

@@ -56,7 +56,8 @@ struct serve_options {                    /* zero = the value in brackets; strin
 
 bool serve_is_loopback(const char *host); /* nobody outside of this machine reaches it */
 
-/* Serves until SIGTERM or SIGINT. Returns 0, or -1 and *e when it cannot start, or stopped because the engine lost its device. The engine is used by a thread of the server meanwhile. */
+/* Serves until SIGTERM or SIGINT. Returns 0, or -1 and *e when it cannot start, or stopped because the engine lost its device. The engine is
+ * used by a thread of the server meanwhile. */
 int serve_run(struct cygnet *c, const struct serve_options *o, struct err *e);
 
 /* The same in steps, and with any engine. */

@@ -1,8 +1,8 @@
 /* acl_emu.h — what a test may ask of the emulated NPU, and switch.
  *
- * The emulator is what dlopen finds when ASCEND_HOME_PATH is BUILD/MODE/tests/acl_emu/PROFILE (A2-8.1, A2-8.5, A2-9.1, A3-9.1,
- * 310P-8.5); `dlsym(handle of libascendcl.so, "acl_emu")` is a function that returns this table. tests/npu.h does that. For whole programs the same is
- * set by environment variables, read when the library is loaded:
+ * The emulator is what dlopen finds when ASCEND_HOME_PATH is BUILD/MODE/tests/acl_emu/PROFILE (A2-8.1, A2-8.5, A2-9.1, A3-9.1, 310P-8.5);
+ * `dlsym(handle of libascendcl.so, "acl_emu")` is a function that returns this table. tests/npu.h does that. For whole programs the same is set
+ * by environment variables, read when the library is loaded:
  *
  *   ACL_EMU_MEMORY     bytes of device memory, with k, m, g (256m)
  *   ACL_EMU_SEED       number: another schedule of the streams (1)
@@ -53,7 +53,7 @@ struct acl_emu {
   void (*quiet)(int on);
   void (*task_update)(int possible);
   /* The n-th time from now (1: the next) that `where` happens it fails with code, once; n 0: every time. where:
-   *   "aclrtMalloc"     a function by name, which then does nothing but return the code
+   *   "aclrtMalloc"     a function by name, which then does nothing but return the code; "aclnnMm", a phase 2, takes its executor all the same
    *   "op Mm"           phase 1 of an operator        "launch Mm"  its phase 2        "any op", "any launch"
    *   "run Mm"          its execution: the stream's next wait returns the code, the output is poison    "any run"
    *   "sync"            a wait for stream, device or event: returns the code after the work was done

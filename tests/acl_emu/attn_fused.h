@@ -1,7 +1,8 @@
 /* attn_fused.h — FusedInferAttentionScore and IncreFlashAttention: what phase 1 of both does in the same way.
  *
- * Steps, in order, all sticky (after the first refusal they do nothing): fused_begin, fused_query, fused_keys, fused_pages when there is a table,
- * fused_mask and fused_shift, lengths, fused_place, fused_out, fused_finish. What differs between operators, chips and versions is checked by those who call.
+ * Steps, in order, all sticky (after the first refusal they do nothing): fused_begin, fused_query, fused_keys, fused_pages when there is a
+ * table, fused_mask and fused_shift, lengths, fused_place, fused_out, fused_finish. What differs between operators, chips and versions is
+ * checked by those who call.
  */
 #ifndef ACL_EMU_ATTN_FUSED_H
 #define ACL_EMU_ATTN_FUSED_H

@@ -356,7 +356,12 @@ aclnnStatus emu_launch(const char *op, void *workspace, uint64_t workspace_size,
   char name[96];
   int rc;
   snprintf(name, sizeof name, "aclnn%s", op);
-  if ((rc = emu_enter(name, NEEDS_CONTEXT))) return rc;
+  if ((rc = emu_enter(name, NEEDS_CONTEXT))) { /* the executor is consumed, whatever comes */
+    pthread_mutex_lock(&emu.lock);
+    aclOpExecutor *unused = executor ? object_get(K_EXECUTOR, executor) : NULL;
+    if (unused && !unused->repeatable) executor_drop(unused);
+    return emu_leave(rc);
+  }
   emu.counts.launches++;
   emu_count_call(op);
   if (!executor) return emu_leave(emu_say(RC_INNER_NULLPTR, "aclnn%s: executor is NULL", op));
@@ -382,7 +387,7 @@ aclnnStatus emu_launch(const char *op, void *workspace, uint64_t workspace_size,
   }
   if (x->repeatable) {
     c = closure_copy(c);
-  } else { /* the executor is consumed, whatever comes; the closure is this call's now */
+  } else { /* the closure is this call's now */
     c->references++;
     executor_drop(x);
   }

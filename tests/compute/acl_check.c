@@ -41,6 +41,7 @@ SAME(NPU_INT8, ACL_INT8);
 SAME(NPU_INT32, ACL_INT32);
 SAME(NPU_UINT8, ACL_UINT8);
 SAME(NPU_INT64, ACL_INT64);
+SAME(NPU_DOUBLE, ACL_DOUBLE);
 SAME(NPU_BOOL, ACL_BOOL);
 SAME(NPU_BF16, ACL_BF16);
 SAME(NPU_INT4, ACL_INT4);
@@ -71,7 +72,7 @@ _Static_assert(sizeof(aclrtMemMallocPolicy) == sizeof(unsigned) && sizeof(aclrtM
 _Static_assert(sizeof(aclrtMemAttr) == sizeof(unsigned) && sizeof(aclmdlRICaptureMode) == sizeof(unsigned), "sizes");
 _Static_assert(sizeof(aclrtDevAttr) == sizeof(unsigned) && sizeof(aclrtDevFeatureType) == sizeof(unsigned), "sizes");
 _Static_assert(sizeof(aclSysParamOpt) == sizeof(unsigned) && sizeof(aclCANNPackageName) == sizeof(unsigned), "sizes");
-_Static_assert(sizeof(aclmdlRICaptureStatus) == sizeof(unsigned) && sizeof(aclDeviceInfo) == sizeof(int), "sizes");
+_Static_assert(sizeof(aclmdlRICaptureStatus) == sizeof(unsigned), "sizes");
 _Static_assert(sizeof(aclrtStream) == sizeof(void *) && sizeof(aclrtEvent) == sizeof(void *) && sizeof(aclrtContext) == sizeof(void *) &&
                    sizeof(aclmdlRI) == sizeof(void *) && sizeof(aclrtTaskGrp) == sizeof(void *),
                "handles");

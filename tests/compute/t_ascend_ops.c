@@ -349,8 +349,8 @@ static void linear(void) {
     npu_emu()->counts(&before);
     if (N()->weight_bind(npu, w, n, "w", &e)) fail_msg("%s", e.msg);
     npu_emu()->counts(&after);
-    assert_in_range(after.device_bytes - before.device_bytes, planned,
-                    planned + 64 + 32); /* the device rounds, and adds what kernels may read */
+    if (after.calls > 0) /* a real device is not asked; this one rounds, and adds what kernels may read */
+      assert_in_range(after.device_bytes - before.device_bytes, planned, planned + 64 + 32);
     for (int i = 0; i < n; i++) planned -= w[i].packed_bytes;
     assert_int_equal(planned, 0);
     N()->linear(npu, n, weights, out, &x.n);
@@ -760,7 +760,6 @@ static void failures(void) {
                                           "InplaceMaskedFillScalar",
                                           "InplaceAdd",
                                           "RmsNorm",
-                                          "InplaceFillScalar",
                                           "RotaryPositionEmbedding",
                                           "GeluV2",
                                           "InplaceMul",

@@ -177,9 +177,11 @@ static void on_hidden(void *ctx, int layer, int position, const float *x, int hi
 
 static void golden_values(void **state) {
   (void)state;
-  CPU_ONLY("float32 keys against golden values");
   struct golden g;
   struct err e = {0};
+  /* rounded to 8 bits, or to 11: what is off by much less with those is off by rounding alone */
+  const char *profile = getenv("CYGNET_TEST_PROFILE");
+  const double worst = !on_npu() ? 1e-4 : profile && !strcmp(profile, "310P-8.5") ? 0.032 / 8 : 0.032;
   if (safetensors_open(&g.st, test_path("golden/gemma3-text-tiny/golden.safetensors"), &e)) fail_msg("%s", e.msg);
   struct cygnet *c = open_with((struct cygnet_options){.isa = "ref", .kv_type = "f32", .chunk_tokens = 7});
   for (int i = 0; i < 6; i++) {
@@ -190,9 +192,10 @@ static void golden_values(void **state) {
     ask(c, &r, &a, true);
     double rel_max, rel_l2;
     test_compare(a.logits, golden_get(&g, i, "logits", NULL), (size_t)n * VOCAB, &rel_max, &rel_l2);
-    if (rel_max > 1e-4) fail_msg("case %d: logits off by %g", i, rel_max);
+    if (on_npu()) printf("  case %d: logits off by %.4f at most, by %.4f of their length\n", i, rel_max, rel_l2);
+    if (!((on_npu() ? rel_l2 : rel_max) <= worst)) fail_msg("case %d: logits off by %g, %g of their length", i, rel_max, rel_l2);
     assert_int_equal(a.n, 16);
-    assert_memory_equal(a.ids, greedy, 16 * sizeof *greedy);
+    if (!on_npu()) assert_memory_equal(a.ids, greedy, 16 * sizeof *greedy);
     answer_free(&a);
 
     if (i == 5) continue; /* enough */
@@ -211,7 +214,7 @@ static void golden_values(void **state) {
     run(c);
     assert_true(memchr(h.seen, 0, (size_t)((LAYERS + 1) * n)) == NULL);
     test_compare(h.x, golden_get(&g, i, "hidden", NULL), (size_t)((LAYERS + 1) * n) * HIDDEN, &rel_max, &rel_l2);
-    if (rel_max > 1e-4) fail_msg("case %d: hidden states off by %g", i, rel_max);
+    if (!((on_npu() ? rel_l2 : rel_max) <= worst)) fail_msg("case %d: hidden states off by %g, %g of their length", i, rel_max, rel_l2);
     answer_free(&b);
     answer_free(&other);
     free(h.x);

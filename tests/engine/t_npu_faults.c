@@ -4,7 +4,7 @@
  * Whatever it is: a request fails with a sentence or gives the answer that it gives without faults; or the engine does not open, with a sentence;
  * or the device is lost, and everybody is told. Nothing hangs, nothing is left on the device, and requests that come afterwards are answered rightly.
  *
- * CYGNET_FAULTS=N: that many engines with faults, of each profile; CYGNET_FAULT_SEED=N: begin with that one; CYGNET_TEST_PROFILE: that one
+ * CYGNET_FAULTS=N: that many engines with faults, of each profile; CYGNET_FAULTS_EVERY=N: see every_call; CYGNET_FAULT_SEED=N: begin with that one; CYGNET_TEST_PROFILE: that one
  * alone; CYGNET_FAULTS_LOUD=1: with the log, and a line for each engine.
  */
 #include "engine/media_asking.h"
@@ -14,11 +14,17 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "compute/ascend/acl.h"
 #include "npu.h"
 
-enum { TRIPS = 3, IDS_MAX = 40, WATCHDOG_S = 60, FAULTS_LESS = 6, FAULTS = 40, ENOUGH = 100 };
+enum { TRIPS = 3, IDS_MAX = 40, WATCHDOG_S = 60, HANG_MS = 1000, FAULTS_LESS = 6, FAULTS = 40, ENOUGH = 100 };
 
 static const struct acl_emu *emu;
+
+static int setting(const char *name, int otherwise) {
+  const char *text = getenv(name);
+  return text && *text ? atoi(text) : otherwise;
+}
 
 /* ---- faults ---------------------------------------------------------------------------------------------------------------------- */
 
@@ -62,17 +68,14 @@ static const struct fault faults[] = {
     {"replay", 20, {507011}},
 };
 
-static const char *set_fault(uint64_t *rng) {
-  static char text[160];
+static const char *random_fault(uint64_t *rng, int *n, int *code) {
   const struct fault *f = &faults[test_rand_int(rng, 0, (int)ARRAY_LEN(faults) - 1)];
   int n_codes = 0;
   while (n_codes < 3 && f->codes[n_codes]) n_codes++;
-  int code = f->codes[test_rand_int(rng, 0, n_codes - 1)];
+  *code = f->codes[test_rand_int(rng, 0, n_codes - 1)];
   /* early moments are as likely as late ones; now and then it is for good */
-  int n = test_rand_int(rng, 0, 12) == 0 ? 0 : test_rand_int(rng, 1, test_rand_int(rng, 0, 1) ? f->most : MAX(1, f->most / 8));
-  emu->fault(f->where, n, code);
-  snprintf(text, sizeof text, "%s, time %d, code %d", f->where, n, code);
-  return text;
+  *n = test_rand_int(rng, 0, 12) == 0 ? 0 : test_rand_int(rng, 1, test_rand_int(rng, 0, 1) ? f->most : MAX(1, f->most / 8));
+  return f->where;
 }
 
 /* ---- one engine -------------------------------------------------------------------------------------------------------------------- */
@@ -157,28 +160,17 @@ static void check_clean(const char *what) {
   if (emu->violations()) fail_msg("%s: %s", what, emu->violation());
 }
 
-static void ride_with_fault(struct ride *x, uint64_t seed, struct outcomes *sum) {
-  uint64_t rng = seed;
-  int64_t begun = clock_ns();
-  char what[256];
+/* Opened, asked with the fault, asked without, closed. */
+static void ride(struct ride *x, struct cygnet_options o, const char *where, int n, int code, bool at_open, const char *what,
+                 struct outcomes *sum) {
   struct cygnet_error e = {0};
-  struct cygnet_options o = random_options(&rng);
-  emu->reset();
-  emu->seed(seed);
-  emu->delay_us(test_rand_int(&rng, 0, 7) ? 0 : 40);
-  emu->hang_ms(1000);
-  bool at_open = test_rand_int(&rng, 0, 3) == 0;
-  struct cygnet *c = NULL;
-  if (at_open) {
-    snprintf(what, sizeof what, "seed %llu, while opening: %s", (unsigned long long)seed, set_fault(&rng));
-    c = try_open(x, o, &e);
-    if (!c && !e.message[0]) fail_msg("%s: no sentence", what);
-    sum->n_closed += !c;
-  } else {
-    c = try_open(x, o, &e);
-    if (!c) fail_msg("seed %llu: %s", (unsigned long long)seed, e.message);
-    snprintf(what, sizeof what, "seed %llu: %s", (unsigned long long)seed, set_fault(&rng));
-  }
+  int64_t begun = clock_ns();
+  if (at_open) emu->fault(where, n, code);
+  struct cygnet *c = try_open(x, o, &e);
+  if (!c && !at_open) fail_msg("%s: %s", what, e.message);
+  if (!c && !e.message[0]) fail_msg("%s: no sentence", what);
+  sum->n_closed += !c;
+  if (!at_open) emu->fault(where, n, code);
   if (c) {
     ask_all(c, x, what, sum);
     emu->fault(NULL, 0, 0);
@@ -192,6 +184,68 @@ static void ride_with_fault(struct ride *x, uint64_t seed, struct outcomes *sum)
   if (getenv("CYGNET_FAULTS_LOUD")) printf("%s: %s; %.1f s\n", emu->profile, what, clock_ms_since(begun) / 1e3);
 }
 
+static void ride_with_fault(struct ride *x, uint64_t seed, struct outcomes *sum) {
+  uint64_t rng = seed;
+  char what[256];
+  struct cygnet_options o = random_options(&rng);
+  emu->reset();
+  emu->seed(seed);
+  emu->delay_us(test_rand_int(&rng, 0, 7) ? 0 : 40);
+  emu->hang_ms(HANG_MS);
+  bool at_open = test_rand_int(&rng, 0, 3) == 0;
+  int n, code;
+  const char *where = random_fault(&rng, &n, &code);
+  snprintf(what, sizeof what, "seed %llu%s: %s, time %d, code %d", (unsigned long long)seed, at_open ? ", while opening" : "", where, n,
+           code);
+  ride(x, o, where, n, code, at_open, what, sum);
+}
+
+/* ---- every call ------------------------------------------------------------------------------------------------------------------- */
+
+/* Functions that give something back are not among them: what they fail to give back is left behind, and nobody can mend that. */
+struct call {
+  const char *where, *name;
+  int code;
+};
+static const struct call calls[] = {
+#define X(op, ...) {"op " #op, #op, 561002}, {"launch " #op, #op, 361001}, {"run " #op, #op, 507015},
+    ACLNN_OPERATORS(X)
+#undef X
+#define X(returns, name, args) {#name, #name, 107000},
+        ACL_REQUIRED(X) ACL_OPTIONAL(X) ACL_BASE(X)
+#undef X
+};
+static bool gives_back(const char *name) {
+  return strstr(name, "Destroy") || strstr(name, "Free") || strstr(name, "Finalize") || !strcmp(name, "aclrtResetDevice");
+}
+
+/* A request with a picture, from opening to closing: each function and each operator fails at one of its calls, or with CYGNET_FAULTS_EVERY=N at
+ * every N-th of them. */
+static void every_call(struct ride *x, struct outcomes *sum) {
+  enum { CALLS = (int)ARRAY_LEN(calls) };
+  static int n_calls[ARRAY_LEN(calls)];
+  struct cygnet_options o = {.page_tokens = 16};
+  int every = setting("CYGNET_FAULTS_EVERY", 0), number = 0;
+  struct outcomes plain = {0};
+  ride(x, o, "nothing", 1, 1, true, "without a fault", &plain); /* a first time, with what is done once for a process */
+  emu->reset();
+  emu->hang_ms(HANG_MS);
+  ride(x, o, "nothing", 1, 1, true, "without a fault", &plain);
+  assert_int_equal(plain.n_right, 2 * x->n);
+  for (int i = 0; i < CALLS; i++) n_calls[i] = gives_back(calls[i].name) ? 0 : (int)emu->called(calls[i].name);
+  for (int i = 0; i < CALLS; i++) {
+    int step = every ? every : MAX(1, n_calls[i]);
+    for (int n = 1 + (step - 1) / 2; n <= n_calls[i]; n += step) {
+      char what[160];
+      if (!every && number++ % (LESS ? 20 : 2)) continue;
+      alarm(WATCHDOG_S);
+      emu->reset();
+      snprintf(what, sizeof what, "%s, time %d of %d", calls[i].where, n, n_calls[i]);
+      ride(x, o, calls[i].where, n, calls[i].code, true, what, sum);
+    }
+  }
+}
+
 /* ---- all of it ------------------------------------------------------------------------------------------------------------------------ */
 
 static void on_alarm(int sig) {
@@ -199,11 +253,6 @@ static void on_alarm(int sig) {
   static const char text[] = "t_npu_faults: it hangs\n";
   (void)!write(STDOUT_FILENO, text, sizeof text - 1);
   abort();
-}
-
-static int setting(const char *name, int otherwise) {
-  const char *text = getenv(name);
-  return text && *text ? atoi(text) : otherwise;
 }
 
 /* What they say without faults. */
@@ -248,13 +297,16 @@ static void rides(void) {
   }
   signal(SIGALRM, on_alarm);
   for (int i = 0; i < n; i++) {
+    int seed = first + i;
     alarm(WATCHDOG_S);
-    ride_with_fault(i % 6 == 5 ? &pictures[i / 6 % 2] : &texts, (uint64_t)(first + i), &sum);
+    ride_with_fault(seed % 6 == 5 ? &pictures[seed / 6 % 2] : &texts, (uint64_t)seed, &sum);
   }
+  struct outcomes random = sum;
+  if (!strcmp(emu->profile, "A2-8.5") || getenv("CYGNET_FAULTS_EVERY")) every_call(&pictures[0], &sum);
   alarm(0);
-  printf("  %s: %d right, %d failed, %d refused; %d of %d engines did not open, %d lost their device\n", emu->profile, sum.n_right,
-         sum.n_failed, sum.n_refused, sum.n_closed, n, sum.n_lost);
-  if (n >= ENOUGH) assert_true(sum.n_right > 0 && sum.n_failed > 0 && sum.n_closed > 0 && sum.n_lost > 0);
+  printf("  %s: %d right, %d failed, %d refused; %d engines did not open, %d lost their device\n", emu->profile, sum.n_right, sum.n_failed,
+         sum.n_refused, sum.n_closed, sum.n_lost);
+  if (n >= ENOUGH) assert_true(random.n_right > 0 && random.n_failed > 0 && random.n_closed > 0 && random.n_lost > 0);
 }
 
 static void whatever_fails_somebody_is_told(void **state) {

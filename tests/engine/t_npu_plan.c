@@ -139,6 +139,33 @@ static void takes_what_was_planned(void) {
   npu_check_clean();
 }
 
+/* Where attention is composed its scratch grows with the context: it has been planned, and is there from the beginning. */
+static void long_contexts(void) {
+  struct err e = {0};
+  struct cygnet_error ce = {0};
+  struct acl_emu_counts n;
+  static int32_t prompt[900];
+  log_set_level(LOG_ERROR);
+  struct cygnet_options o = {.model = test_path("golden/gemma4-dense-tiny"), .backend = "npu", .threads = 1, .quiet = 1, .max_running = 2};
+  struct cygnet *c = engine_open(&o, &e);
+  if (!c) fail_msg("%s", e.msg);
+  npu_emu()->counts(&n);
+  size_t opened = n.device_bytes;
+  int n_prompt = MIN((int)ARRAY_LEN(prompt), c->plan.ctx_tokens - 8);
+  for (int k = 0; k < n_prompt; k++) prompt[k] = 5 + k % 90;
+  struct cygnet_request r = {.prompt = prompt, .n_prompt = n_prompt, .max_tokens = 4, .ignore_eos = 1};
+  if (!cygnet_submit(c, &r, &ce)) fail_msg("%s", ce.message);
+  struct cygnet_event ev;
+  while (cygnet_step(c))
+    while (cygnet_next_event(c, &ev)) assert_true(ev.finish != CYGNET_FINISH_ERROR);
+  npu_emu()->counts(&n);
+  printf("%s: %d tokens: planned %zu KiB, opened %zu, at most %zu\n", npu_current(), n_prompt, needed(&c->plan) >> 10, opened >> 10,
+         (size_t)n.device_bytes_peak >> 10);
+  assert_true(n.device_bytes_peak <= needed(&c->plan));
+  engine_close(c);
+  npu_check_clean();
+}
+
 static void options_everywhere(void **state) {
   (void)state;
   npu_each_profile(options);
@@ -152,8 +179,12 @@ static void plan_holds(void **state) {
   npu_profile("A2-9.1", takes_what_was_planned);
   npu_profile("310P-8.5", takes_what_was_planned);
 }
+static void plan_holds_for_long_contexts(void **state) {
+  (void)state;
+  npu_profile("310P-8.5", long_contexts);
+}
 
 static const struct CMUnitTest tests[] = {cmocka_unit_test(options_everywhere), cmocka_unit_test(print_everywhere),
-                                          cmocka_unit_test(plan_holds)};
+                                          cmocka_unit_test(plan_holds), cmocka_unit_test(plan_holds_for_long_contexts)};
 
 TEST_MAIN(tests)

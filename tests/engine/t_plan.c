@@ -498,6 +498,27 @@ static void printed(void **state) {
   buf_free(&b);
 }
 
+/* No file is opened, no device asked: there is neither. */
+static void refused_before_reading(void **state) {
+  (void)state;
+  const struct {
+    struct cygnet_options o;
+    const char *says;
+  } cases[] = {{{.backend = "tpu"}, "--backend: expected cpu, ascend or npu, found \"tpu\""},
+               {{.device_id = 3}, "--device-id: --backend cpu has no numbers, found 3"},
+               {{.attn = "ascend"}, "--attn ascend works on the memory of the NPU"},
+               {{.backend = "npu", .attn = "ref"}, "--attn ref works on the memory of the host"},
+               {{.backend = "npu", .isa = "avx2"}, "--isa avx2 chooses the CPU's kernels"},
+               {{.backend = "npu", .draft_model = "nowhere"}, "--draft-model: drafters do not run on --backend ascend"}};
+  for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+    struct cygnet_options o = cases[i].o;
+    struct err e = {0};
+    o.model = "nowhere";
+    assert_null(engine_open(&o, &e));
+    if (!strstr(e.msg, cases[i].says)) fail_msg("\"%s\" is not said in: %s", cases[i].says, e.msg);
+  }
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(defaults),
     cmocka_unit_test(sliding_pool_has_a_least),
@@ -513,6 +534,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(weights_as_planned),
     cmocka_unit_test(media_as_planned),
     cmocka_unit_test(options_out_of_range),
+    cmocka_unit_test(refused_before_reading),
     cmocka_unit_test(printed),
 };
 

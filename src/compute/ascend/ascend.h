@@ -53,6 +53,8 @@ struct ascend {
   struct device_record *record; /* being recorded; NULL: launches run */
   struct err failed;            /* code ERR_NONE: nothing went wrong since the last finish */
   struct ascend_memory *memory;
+  float *ones; /* [n_ones], held: the weights of norms that have none */
+  int n_ones;
   uint64_t n_launches; /* phase 2 calls since open */
   uint64_t n_waits;
   /* descriptors of the operator that is being put together; launch frees them */
@@ -99,7 +101,9 @@ aclTensor *ascend_view(struct ascend *d, const void *data, aclDataType type,
 aclTensor *ascend_array(struct ascend *d, const void *data, aclDataType type, int64_t n); /* [n] */
 aclTensor *ascend_matrix(struct ascend *d, const void *data, aclDataType type, int64_t rows, int64_t cols); /* contiguous */
 aclScalar *ascend_number(struct ascend *d, double x);                                                       /* of type float */
-aclScalar *ascend_integer(struct ascend *d, int64_t x);                                                     /* of type int64 */
+/* For Muls and InplaceMuls: of type double, which makes them one kernel for bf16 and not three, with float32 memory in between. */
+aclScalar *ascend_factor(struct ascend *d, double x);
+aclScalar *ascend_integer(struct ascend *d, int64_t x); /* of type int64 */
 aclIntArray *ascend_ints(struct ascend *d, const int64_t *x, int n);
 aclTensorList *ascend_list(struct ascend *d, aclTensor *const *t, int n); /* takes the tensors */
 
@@ -115,6 +119,10 @@ void ascend_end_launch(struct ascend *d, enum acl_op op, int rc, uint64_t worksp
     ascend_end_launch((d), ACL_OP_##op, launch_rc, launch_bytes, launch_executor);                                                         \
   } while (0)
 /* Note: the macro's arguments (the makers) are evaluated only when begin_launch said yes. */
+
+void ascend_assign(struct ascend *d, const struct tensor *y, const struct tensor *x); /* y = x, also from type to type; no overlap */
+/* Numbers from one row to the next. */
+static inline int64_t ascend_stride(const struct tensor *t) { return (int64_t)(t->row_bytes / tensor_elem_bytes(t)); }
 
 /* ---- memory (memory.c) --------------------------------------------------------------------------------------------------- */
 
@@ -183,6 +191,7 @@ void ascend_put_rows(struct device *device, struct tensor *y, const struct tenso
 void ascend_add_scaled(struct device *device, struct tensor *y, const struct tensor *x, float s, const int32_t *lo, const int32_t *hi);
 /* for other operations: temporary memory is not taken from the front again */
 void ascend_gate(struct ascend *d, const struct tensor *y, const struct tensor *gate, const struct tensor *up, enum act act);
+void ascend_activate(struct ascend *d, const struct tensor *y, const struct tensor *x, enum act act); /* y is not x */
 /* n_heads heads of the table's width, `pitch` columns apart from x's first column on, in place. A table's cos and sin are [rows, head_dim]
  * here, without gaps, the second half of a row like the first. */
 void ascend_rope_heads(struct ascend *d, const struct tensor *x, int n_heads, int pitch, const struct rope_table *t);

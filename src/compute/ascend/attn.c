@@ -58,15 +58,22 @@ static size_t kind_bytes(const struct attn_config *c, const struct attn_kind *k)
   return lines * line + k->more_max * sizeof(int32_t) + (size_t)c->rows_max * (sizeof(int32_t) + 2 * sizeof(float));
 }
 
+/* What is known before a device is opened: chips of fp16 have no fused attention, and no chip's takes heads of other widths. */
+static bool is_composed(const struct attn_config *c, const struct attn_layer *l) {
+  return c->kv_dtype == DTYPE_F16 || l->head_dim % 16 != 0 || l->head_dim > 512;
+}
+
 static size_t ascend_bytes(const struct attn_config *c) {
   struct attn_kind kinds[BATCH_KINDS] = {0};
-  size_t total = (size_t)CAUSAL_SIDE * CAUSAL_SIDE + (size_t)c->tokens_max * sizeof(float), store;
+  size_t total = (size_t)CAUSAL_SIDE * CAUSAL_SIDE + (size_t)c->tokens_max * sizeof(float), store, scratch = 0;
   for (int i = 0; i < c->n_layers; i++) {
     const struct attn_layer *l = &c->layers[i];
     kinds[l->kind].used = true;
+    if (is_composed(c, l)) scratch = MAX(scratch, attn_composed_most(c, l));
     if (l->owner != i) continue;
     if (!store_bytes(c, l, &store) || size_add_overflows(total, store, &total) || size_add_overflows(total, store, &total)) return SIZE_MAX;
   }
+  if (size_add_overflows(total, scratch, &total)) return SIZE_MAX;
   for (int kind = 0; kind < BATCH_KINDS; kind++) {
     struct attn_kind *k = &kinds[kind];
     if (!k->used) continue;
@@ -104,6 +111,7 @@ static void ascend_close(struct attn *a) {
   }
   ascend_free(d, a->causal);
   ascend_free(d, a->count);
+  ascend_free(d, a->scratch);
   for (int i = 0; i < a->n_shapes; i++) free(a->shapes[i].plan.calls);
   free(a->ends);
   free(a->shapes);
@@ -254,9 +262,9 @@ static int open_constants(struct attn *a, struct err *e) {
   const size_t n = (size_t)CAUSAL_SIDE * CAUSAL_SIDE, n_count = (size_t)a->c.tokens_max;
   struct ascend *d = a->d;
   int rc = -1;
-  uint8_t *mask = mem_try_alloc(n);
+  uint8_t *mask = a->has_sparse ? mem_try_alloc(n) : NULL;
   float *count = mem_try_alloc(n_count * sizeof *count);
-  if (!mask || !count) {
+  if ((a->has_sparse && !mask) || !count) {
     err_set(e, ERR_NO_MEMORY, "attention: no memory for a mask");
     goto done;
   }
@@ -277,6 +285,18 @@ done:
   free(mask);
   free(count);
   return rc;
+}
+
+/* A context that grows must not leave one smaller piece of temporary memory after the other behind. */
+static int open_scratch(struct attn *a, struct err *e) {
+  for (int i = 0; i < a->c.n_layers && !a->tests; i++) {
+    const struct attn_shape *s = &a->shapes[a->shape_of[i]];
+    if (s->one[0] == ROUTE_COMPOSED || s->many[0] == ROUTE_COMPOSED)
+      a->scratch_bytes = MAX(a->scratch_bytes, attn_composed_most(&a->c, &a->layers[i]));
+  }
+  if (a->scratch_bytes == 0) return 0;
+  a->n_bytes += a->scratch_bytes;
+  return (a->scratch = ascend_alloc(a->d, a->scratch_bytes, "attention's scores", e)) ? 0 : -1;
 }
 
 static void log_choice(void *ctx, const char *text) {
@@ -322,11 +342,11 @@ static struct attn *open_with(const struct attn_config *c, unsigned allowed, boo
   for (int kind = 0; kind < BATCH_KINDS; kind++) {
     if (a->kinds[kind].used && open_kind(a, kind, e)) goto fail;
   }
-  if (open_constants(a, e)) goto fail;
+  if (open_constants(a, e) || open_scratch(a, e)) goto fail;
   if (!tests) attn_ascend_print(a, log_choice, NULL);
   return a;
 fail:
-  if (e->code == ERR_NONE) *e = d->failed;
+  if (e && e->code == ERR_NONE) *e = d->failed;
   ascend_close(a);
   return NULL;
 }
@@ -583,11 +603,6 @@ static void ascend_prepare(struct attn *a, const struct batch *b) {
 
 static bool is_dense(const struct tensor *t) { return t->row_bytes == (size_t)t->cols * tensor_elem_bytes(t) || t->rows == 1; }
 
-static aclTensor *rows_view(struct ascend *d, const struct tensor *t) {
-  return ascend_view(d, t->data, d->type,
-                     (struct ascend_shape){2, {t->rows, t->cols}, {(int64_t)(t->row_bytes / tensor_elem_bytes(t)), 1}});
-}
-
 /* n rows of x, one behind the other: x itself, or a copy. */
 static struct tensor dense_rows(struct ascend *d, const struct tensor *x, int n, bool copied) {
   struct tensor y = *x;
@@ -596,7 +611,7 @@ static struct tensor dense_rows(struct ascend *d, const struct tensor *x, int n,
   const struct tensor from = y;
   y.row_bytes = (size_t)y.cols * tensor_elem_bytes(&y);
   y.data = ascend_temp(d, y.row_bytes * (size_t)n);
-  if (copied) ASCEND_LAUNCH(d, InplaceCopy, rows_view(d, &y), rows_view(d, &from));
+  if (copied) ascend_assign(d, &y, &from);
   return y;
 }
 
@@ -720,12 +735,12 @@ static void ascend_run(struct attn *a, int layer, const struct tensor *q, const 
   struct attn_work w = {.a = a, .layer = l, .shape = s, .store = &a->stores[l->owner]};
   w.q = dense_rows(d, q, n_rows, true), w.out = dense_rows(d, out, n_rows, false);
   w.scratch_bytes = attn_composed_bytes(&w);
-  if (w.scratch_bytes) w.scratch = ascend_temp(d, w.scratch_bytes);
+  if (w.scratch_bytes) w.scratch = w.scratch_bytes <= a->scratch_bytes ? a->scratch : ascend_temp(d, w.scratch_bytes);
   for (int i = 0; i < s->plan.n_calls && ascend_ok(d); i++) {
     const struct attn_call *call = &s->plan.calls[i];
     if (call->route == ROUTE_NONE) {
       const struct tensor rows = tensor_part(w.out, call->row, call->n_rows, 0, w.out.cols);
-      ASCEND_LAUNCH(d, InplaceZero, rows_view(d, &rows));
+      ASCEND_LAUNCH(d, InplaceZero, ascend_tensor(d, &rows));
     } else if (call->route == ROUTE_COMPOSED) {
       attn_run_composed(&w, call);
     } else {
@@ -733,7 +748,7 @@ static void ascend_run(struct attn *a, int layer, const struct tensor *q, const 
     }
   }
   struct tensor to = tensor_rows(*out, n_rows);
-  if (w.out.data != out->data) ASCEND_LAUNCH(d, InplaceCopy, rows_view(d, &to), rows_view(d, &w.out));
+  if (w.out.data != out->data) ascend_assign(d, &to, &w.out);
 }
 
 const struct attn_ops attn_ascend_ops = {.name = "ascend",

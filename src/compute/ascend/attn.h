@@ -175,10 +175,12 @@ struct attn {
   struct attn_store *stores;
   struct attn_kind kinds[BATCH_KINDS];
   const struct batch *batch;
-  bool has_sparse;  /* some route wants the next one */
-  uint8_t *causal;  /* [2048, 2048] 1 above the diagonal: what FIA's sparse modes want */
-  int64_t *ends;    /* [rows_max] 1, 2, 3, ...: of single rows in TND; on the host */
-  float *count;     /* [tokens_max] 0, 1, 2, ...: for the masks of the composed route */
+  bool has_sparse; /* some route wants the next one */
+  uint8_t *causal; /* [2048, 2048] 1 above the diagonal: what FIA's sparse modes want */
+  int64_t *ends;   /* [rows_max] 1, 2, 3, ...: of single rows in TND; on the host */
+  float *count;    /* [tokens_max] 0, 1, 2, ...: for the masks of the composed route */
+  char *scratch;   /* of the composed route, where it is the first one of some layer; else it is temporary memory, when it is needed */
+  size_t scratch_bytes;
   size_t n_bytes;   /* of device memory */
   unsigned allowed; /* routes */
   bool recorded;    /* something has been */
@@ -212,6 +214,7 @@ void attn_make_plan(struct attn *a, struct attn_shape *s);
 /* route_fused.c, route_composed.c */
 void attn_run_fused(const struct attn_work *w, const struct attn_call *call);
 void attn_run_composed(const struct attn_work *w, const struct attn_call *call);
+size_t attn_composed_most(const struct attn_config *c, const struct attn_layer *l); /* scratch that no call of the layer exceeds */
 size_t attn_composed_bytes(const struct attn_work *w); /* most scratch of a call of the layer's plan; 0: there is none by this route */
 
 #endif

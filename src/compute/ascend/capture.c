@@ -59,13 +59,9 @@ static size_t take_bytes(struct device_record *r, size_t n) {
 
 const char *ascend_no_records(const struct device *device) {
   const struct ascend *d = (const struct ascend *)device;
-  const struct acl *a = &d->acl;
   if (d->profile.chip == ASCEND_310P) return "the chip (310P) has no stream capture";
-  if (!d->profile.has_capture || !a->aclmdlRICaptureBegin || !a->aclmdlRICaptureEnd || !a->aclmdlRIExecuteAsync || !a->aclmdlRIDestroy)
-    return "this CANN has no stream capture (8.1 is the first that has)";
-  if (!d->profile.has_task_update || !a->aclmdlRICaptureTaskGrpBegin || !a->aclmdlRICaptureTaskGrpEnd ||
-      !a->aclmdlRICaptureTaskUpdateBegin || !a->aclmdlRICaptureTaskUpdateEnd)
-    return "the driver cannot renew arguments of captured operators (25.0 is the first that can)";
+  if (!d->profile.has_capture) return "this CANN has no stream capture (8.1 is the first that has)";
+  if (!d->profile.has_task_update) return "the driver cannot renew arguments of captured operators (25.0 is the first that can)";
   return NULL;
 }
 
@@ -88,14 +84,17 @@ struct device_record *ascend_record_new(struct device *device, int launches_max,
   return r;
 }
 
-/* Forget all that was captured; the device has done with it. Errors concern nobody any more. */
+/* Forget all that was captured; the device has done with it. Of a lost device nobody knows that: there it goes with the device's context. */
 static void clear(struct device_record *r) {
   const struct acl *a = &r->d->acl;
-  if (r->model && a->aclmdlRIDestroy(r->model) && !r->d->device.lost)
-    log_line(LOG_WARN, "ascend", "a recorded step could not be given back: %s", a->aclGetRecentErrMsg() ? a->aclGetRecentErrMsg() : "");
-  for (int i = 0; i < r->n_places; i++)
-    if (r->places[i].renewed) a->aclrtDestroyEvent(r->places[i].renewed);
-  if (r->done) a->aclrtDestroyEvent(r->done);
+  char why[256];
+  if (!r->d->device.lost) {
+    int rc = r->model ? a->aclmdlRIDestroy(r->model) : 0;
+    if (rc) log_line(LOG_WARN, "ascend", "a recorded step could not be given back: %s", acl_error_text(a, rc, why));
+    for (int i = 0; i < r->n_places; i++)
+      if (r->places[i].renewed) a->aclrtDestroyEvent(r->places[i].renewed);
+    if (r->done) a->aclrtDestroyEvent(r->done);
+  }
   memset(r->places, 0, (size_t)r->n_places * sizeof r->places[0]);
   r->model = NULL;
   r->done = NULL;

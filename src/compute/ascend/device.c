@@ -49,6 +49,7 @@ static void ascend_close(struct device *device) {
   free(n->allocated);
   free(n->rooms);
   free(n->staged);
+  free(d->ones);
   free(n);
 }
 
@@ -88,6 +89,14 @@ static int ascend_look(int number, struct device_look *l, struct err *e) {
   return 0;
 }
 
+static int hold_ones(struct ascend *d, struct err *e) {
+  d->n_ones = MAX(d->config.cols_max, 1);
+  if (!(d->ones = mem_try_alloc((size_t)d->n_ones * sizeof *d->ones)))
+    return err_set(e, ERR_NO_MEMORY, "NPU %d: no memory for %d numbers", d->config.number, d->n_ones);
+  for (int i = 0; i < d->n_ones; i++) d->ones[i] = 1;
+  return ascend_hold(&d->device, d->ones, (size_t)d->n_ones, e);
+}
+
 static struct device *ascend_open(const struct device_config *c, struct err *e) {
   struct npu *n = xcalloc(1, sizeof *n);
   struct ascend *d = &n->ascend;
@@ -116,7 +125,7 @@ static struct device *ascend_open(const struct device_config *c, struct err *e) 
   }
   d->acl.aclrtSetStreamFailureMode(d->stream, NPU_STOP_ON_FAILURE); /* else it goes on with wrong numbers until the wait that says so */
   d->into = d->stream;
-  if (ascend_memory_open(d, e)) goto fail;
+  if (ascend_memory_open(d, e) || hold_ones(d, e)) goto fail;
   return &d->device;
 fail:
   ascend_close(&d->device);

@@ -48,8 +48,8 @@ bool ascend_enter(struct ascend *d) {
   return ascend_check(d, d->acl.aclrtSetCurrentContext(d->context), "making the device current for a thread");
 }
 
-/* Nothing may wait while a step is recorded. Otherwise the stream is idle afterwards, or the device lost: of a wait that failed nobody knows what still
- * runs, unless the code only speaks of resources (207000 and up: an overflow, say). */
+/* Nothing may wait while a step is recorded. Otherwise the stream is idle afterwards, or the device lost: of a wait that failed nobody knows
+ * what still runs, unless the code only speaks of resources (207000 and up: an overflow, say). */
 bool ascend_wait(struct ascend *d) {
   if (d->record) {
     ascend_fail(d, "a recorded step tried to wait for the device");
@@ -153,7 +153,7 @@ static aclDataType type_of(const struct ascend *d, enum dtype t) {
 }
 
 aclTensor *ascend_tensor(struct ascend *d, const struct tensor *t) {
-  int64_t elem = (int64_t)tensor_elem_bytes(t), stride = (int64_t)t->row_bytes / elem;
+  int64_t stride = ascend_stride(t);
   struct ascend_shape s = {2, {t->rows, t->cols}, {0}};
   if (stride != t->cols && t->rows > 1) s.strides[0] = stride, s.strides[1] = 1;
   return ascend_view(d, t->data, type_of(d, t->dtype), s);
@@ -178,6 +178,11 @@ static aclScalar *keep_scalar(struct ascend *d, void *value, aclDataType type) {
 aclScalar *ascend_number(struct ascend *d, double x) {
   float f = (float)x;
   return keep_scalar(d, &f, NPU_FLOAT);
+}
+
+aclScalar *ascend_factor(struct ascend *d, double x) {
+  double f = (double)(float)x;
+  return keep_scalar(d, &f, NPU_DOUBLE);
 }
 
 aclScalar *ascend_integer(struct ascend *d, int64_t x) { return keep_scalar(d, &x, NPU_INT64); }
@@ -263,4 +268,8 @@ void ascend_end_launch(struct ascend *d, enum acl_op op, int rc, uint64_t worksp
   }
   if (made) d->acl.aclDestroyAclOpExecutor(executor);
   free_descriptors(d);
+}
+
+void ascend_assign(struct ascend *d, const struct tensor *y, const struct tensor *x) {
+  ASCEND_LAUNCH(d, InplaceCopy, ascend_tensor(d, y), ascend_tensor(d, x));
 }

@@ -32,7 +32,6 @@ enum {
 
 struct block {
   void *data;
-  size_t n_bytes;
   bool on_host;
 };
 
@@ -73,8 +72,7 @@ struct ascend_memory {
 
 /* ---- blocks ----------------------------------------------------------------------------------------------------------------------- */
 
-static void *take_block(struct ascend *d, size_t n_bytes, bool on_host, const char *what, struct err *e) {
-  struct ascend_memory *m = d->memory;
+static void *take(struct ascend *d, size_t n_bytes, bool on_host, const char *what, struct err *e) {
   char human[32], why[256];
   void *p = NULL;
   if (d->record) ascend_fail(d, "%s: a recorded step asked for memory", what);
@@ -90,11 +88,18 @@ static void *take_block(struct ascend *d, size_t n_bytes, bool on_host, const ch
             on_host ? "pinned host" : "device", acl_error_text(&d->acl, rc, why));
     return NULL;
   }
+  return p;
+}
+
+static void *take_block(struct ascend *d, size_t n_bytes, bool on_host, const char *what, struct err *e) {
+  struct ascend_memory *m = d->memory;
+  void *p = take(d, n_bytes, on_host, what, e);
+  if (!p) return NULL;
   if (m->n_blocks == m->blocks_cap) {
     m->blocks_cap = MAX(2 * m->blocks_cap, 64);
     m->blocks = xrealloc(m->blocks, (size_t)m->blocks_cap * sizeof *m->blocks);
   }
-  m->blocks[m->n_blocks++] = (struct block){p, n_bytes, on_host};
+  m->blocks[m->n_blocks++] = (struct block){p, on_host};
   return p;
 }
 
@@ -125,13 +130,14 @@ void ascend_free_host(struct ascend *d, void *p) { free_block(d, p); }
 
 /* ---- temporary memory and workspaces ------------------------------------------------------------------------------------------------ */
 
+/* Also in the middle of a step, where the host's memory is not to be asked for: chunks have places of their own. */
 static bool add_chunk(struct ascend *d, struct chunk *chunks, int *n, size_t n_bytes, const char *what) {
   struct err e = {0};
   if (*n == CHUNKS_MAX) {
     ascend_fail(d, "%s: more than %d pieces", what, CHUNKS_MAX);
     return false;
   }
-  chunks[*n] = (struct chunk){take_block(d, n_bytes, false, what, &e), n_bytes};
+  chunks[*n] = (struct chunk){take(d, n_bytes, false, what, &e), n_bytes};
   if (!chunks[*n].data) {
     if (ascend_ok(d)) d->failed = e;
     return false;
@@ -438,6 +444,8 @@ int ascend_memory_open(struct ascend *d, struct err *e) {
 void ascend_memory_close(struct ascend *d) {
   struct ascend_memory *m = d->memory;
   if (!m) return;
+  for (int i = 0; i < m->n_temp; i++) d->acl.aclrtFree(m->temp[i].data);
+  for (int i = 0; i < m->n_workspaces; i++) d->acl.aclrtFree(m->workspaces[i].data);
   for (int i = m->n_blocks - 1; i >= 0; i--) give_block(d, &m->blocks[i]);
   free(m->blocks);
   free(m->held);

@@ -11,8 +11,15 @@
 #include "compute/ascend/ascend.h"
 #include "compute/rope.h"
 
-enum { NARROW_NORM = 16 };
-enum { HEADS_MAX = 999, ROPE_WIDTH_MAX = 896 /* of one RotaryPositionEmbedding; the width is below that */ };
+enum {
+  NARROW_NORM = 16,
+  HEADS_MAX = 999, /* of one RotaryPositionEmbedding; the width is below the next */
+  ROPE_WIDTH_MAX = 896,
+  ROPE_ROOM = 32 << 10, /* bytes of cos and sin that the host puts together at a time */
+  ARGMAX_ROWS = 256,
+  ARGMAX_COLS = 2048, /* numbers of a row that the host looks through at a time */
+  PUT_ROWS = 512,
+};
 
 static struct ascend *begin(struct device *device) {
   struct ascend *d = ascend_of(device);
@@ -20,11 +27,9 @@ static struct ascend *begin(struct device *device) {
   return d;
 }
 
-static int64_t row_stride(const struct tensor *t) { return (int64_t)(t->row_bytes / tensor_elem_bytes(t)); }
-
 /* Columns as heads of n numbers each: [rows, cols / n, n]. */
 static aclTensor *as_heads(struct ascend *d, const struct tensor *t, int n) {
-  return ascend_view(d, t->data, d->type, (struct ascend_shape){3, {t->rows, t->cols / n, n}, {row_stride(t), n, 1}});
+  return ascend_view(d, t->data, d->type, (struct ascend_shape){3, {t->rows, t->cols / n, n}, {ascend_stride(t), n, 1}});
 }
 
 /* Temporary memory of x's shape, rows end to end. data NULL after an error, of which makers of descriptors know. */
@@ -34,11 +39,9 @@ static struct tensor like(struct ascend *d, const struct tensor *x) {
   return t;
 }
 
-static void copy_to(struct ascend *d, const struct tensor *y, const struct tensor *x) {
-  ASCEND_LAUNCH(d, InplaceCopy, ascend_tensor(d, y), ascend_tensor(d, x));
-}
-
-static const void *ones(struct ascend *d, int n, aclDataType type) {
+/* The weights of a norm: w, or 1 each. */
+static const void *norm_weights(struct ascend *d, const float *w, int n, aclDataType type) {
+  if (w || n <= d->n_ones) return ascend_vector(d, w ? w : d->ones, n, type);
   void *p = ascend_temp(d, (size_t)n * (type == NPU_FLOAT ? 4 : 2));
   ASCEND_LAUNCH(d, InplaceFillScalar, ascend_array(d, p, type, n), ascend_number(d, 1));
   return p;
@@ -52,7 +55,7 @@ static void narrow_norm(struct ascend *d, const struct tensor *y, const struct t
   struct ascend_shape heads = {3, {x->rows, groups, n}, {0}}, per_group = {3, {x->rows, groups, 1}, {0}};
   size_t n_bytes = sizeof(float) * (size_t)x->rows * (size_t)x->cols;
   void *in = ascend_temp(d, n_bytes), *out = ascend_temp(d, n_bytes), *factors = ascend_temp(d, n_bytes / (size_t)n);
-  const void *gamma = w ? ascend_vector(d, w, n, NPU_FLOAT) : ones(d, n, NPU_FLOAT);
+  const void *gamma = norm_weights(d, w, n, NPU_FLOAT);
   ASCEND_LAUNCH(d, InplaceCopy, ascend_view(d, in, NPU_FLOAT, heads), as_heads(d, x, n));
   ASCEND_LAUNCH(d, RmsNorm, ascend_view(d, in, NPU_FLOAT, heads), ascend_array(d, gamma, NPU_FLOAT, n), (double)eps,
                 ascend_view(d, out, NPU_FLOAT, heads), ascend_view(d, factors, NPU_FLOAT, per_group));
@@ -68,14 +71,14 @@ static void norm(struct ascend *d, const struct tensor *y, const struct tensor *
     return;
   }
   aclDataType type = d->profile.chip == ASCEND_310P ? d->type : NPU_FLOAT;
-  const void *gamma = w ? ascend_vector(d, w, n, type) : ones(d, n, type);
+  const void *gamma = norm_weights(d, w, n, type);
   void *factors = ascend_temp(d, sizeof(float) * (size_t)x->rows * (size_t)groups);
   struct ascend_shape per_group = {3, {x->rows, groups, 1}, {0}};
   bool gaps = x->rows > 1 && y->row_bytes != 2 * (size_t)y->cols;
   struct tensor out = gaps ? like(d, x) : *y;
   ASCEND_LAUNCH(d, RmsNorm, as_heads(d, x, n), ascend_array(d, gamma, type, n), (double)eps, as_heads(d, &out, n),
                 ascend_view(d, factors, NPU_FLOAT, per_group));
-  if (gaps) copy_to(d, y, &out);
+  if (gaps) ascend_assign(d, y, &out);
 }
 
 void ascend_rmsnorm(struct device *device, struct tensor *y, const struct tensor *x, const float *w, int groups, float eps) {
@@ -89,7 +92,7 @@ void ascend_rmsnorm(struct device *device, struct tensor *y, const struct tensor
   }
   struct tensor apart = like(d, x);
   norm(d, &apart, x, w, groups, eps);
-  copy_to(d, &out, &apart);
+  ascend_assign(d, &out, &apart);
 }
 
 void ascend_add_rmsnorm(struct device *device, struct tensor *y, const struct tensor *x, const float *w, float eps) {
@@ -108,14 +111,14 @@ void ascend_add(struct device *device, struct tensor *y, const struct tensor *x)
   CHECK(y->cols == x->cols && y->rows >= x->rows);
   if (x->rows < 1 || x->cols < 1) return;
   struct tensor out = tensor_rows(*y, x->rows);
-  if (y->data == x->data) ASCEND_LAUNCH(d, InplaceMuls, ascend_tensor(d, &out), ascend_number(d, 2));
+  if (y->data == x->data) ASCEND_LAUNCH(d, InplaceMuls, ascend_tensor(d, &out), ascend_factor(d, 2));
   else ASCEND_LAUNCH(d, InplaceAdd, ascend_tensor(d, &out), ascend_tensor(d, x), ascend_number(d, 1));
 }
 
 /* y = s x; y may be x */
 static void times(struct ascend *d, const struct tensor *y, const struct tensor *x, double s) {
-  if (y->data == x->data) ASCEND_LAUNCH(d, InplaceMuls, ascend_tensor(d, y), ascend_number(d, s));
-  else ASCEND_LAUNCH(d, Muls, ascend_tensor(d, x), ascend_number(d, s), ascend_tensor(d, y));
+  if (y->data == x->data) ASCEND_LAUNCH(d, InplaceMuls, ascend_tensor(d, y), ascend_factor(d, s));
+  else ASCEND_LAUNCH(d, Muls, ascend_tensor(d, x), ascend_factor(d, s), ascend_tensor(d, y));
 }
 
 void ascend_scale(struct device *device, struct tensor *y, const struct tensor *x, float s) {
@@ -136,14 +139,14 @@ void ascend_softcap(struct device *device, struct tensor *y, const struct tensor
   times(d, &out, &out, (double)cap);
 }
 
-static void activate(struct ascend *d, const struct tensor *y, const struct tensor *x, enum act act) {
+void ascend_activate(struct ascend *d, const struct tensor *y, const struct tensor *x, enum act act) {
   switch (act) {
   case ACT_GELU_TANH: ASCEND_LAUNCH(d, GeluV2, ascend_tensor(d, x), 1, ascend_tensor(d, y)); break;
   case ACT_GELU_ERF: ASCEND_LAUNCH(d, GeluV2, ascend_tensor(d, x), 0, ascend_tensor(d, y)); break;
   case ACT_SILU: ASCEND_LAUNCH(d, Silu, ascend_tensor(d, x), ascend_tensor(d, y)); break;
   case ACT_SIGMOID: ASCEND_LAUNCH(d, Sigmoid, ascend_tensor(d, x), ascend_tensor(d, y)); break;
   case ACT_RELU: ASCEND_LAUNCH(d, Relu, ascend_tensor(d, x), ascend_tensor(d, y)); break;
-  case ACT_NONE: copy_to(d, y, x); break;
+  case ACT_NONE: ascend_assign(d, y, x); break;
   }
 }
 
@@ -167,12 +170,12 @@ static bool gated_at_once(struct ascend *d, const struct tensor *y, const struct
 void ascend_gate(struct ascend *d, const struct tensor *y, const struct tensor *gate, const struct tensor *up, enum act act) {
   if (gated_at_once(d, y, gate, up, act)) return;
   if (y->data != gate->data && y->data != up->data) {
-    activate(d, y, gate, act);
+    ascend_activate(d, y, gate, act);
     ASCEND_LAUNCH(d, InplaceMul, ascend_tensor(d, y), ascend_tensor(d, up));
     return;
   }
   struct tensor activated = like(d, gate);
-  activate(d, &activated, gate, act);
+  ascend_activate(d, &activated, gate, act);
   if (y->data == up->data) ASCEND_LAUNCH(d, InplaceMul, ascend_tensor(d, y), ascend_tensor(d, &activated));
   else ASCEND_LAUNCH(d, Mul, ascend_tensor(d, &activated), ascend_tensor(d, up), ascend_tensor(d, y));
 }
@@ -187,8 +190,8 @@ void ascend_gated(struct device *device, struct tensor *y, const struct tensor *
 
 /* ---- rope --------------------------------------------------------------------------------------------------------------------
  *
- * cos and sin of a table are [rows, head_dim], rows end to end, both halves of a row the same. They are the first rows_max rows of a block; behind them
- * stand the rows of all positions of text, from which rope_step gathers. Positions beyond (of a picture in a small context) are
+ * cos and sin of a table are [rows, head_dim], rows end to end, both halves of a row the same. They are the first rows_max rows of a block;
+ * behind them stand the rows of all positions of text, from which rope_step gathers. Positions beyond (of a picture in a small context) are
  * computed on the host.
  */
 
@@ -222,17 +225,16 @@ static void rope_row(void *ctx, int row, int worker) {
 
 /* Rows of positions pos[0 .. n), or 0 .. n where pos is NULL, to the device. */
 static void rope_write(struct ascend *d, const struct rope_table *t, const int32_t *pos, int n, char *cos_to, char *sin_to) {
-  enum { ROWS = 512 };
+  char room[ROPE_ROOM];
   size_t row = rope_row_bytes(t);
-  char *room = xmalloc(2 * ROWS * row);
-  struct rope_rows j = {.t = t, .dtype = d->dtype, .pos = pos, .cos = room, .sin = room + ROWS * row};
-  for (; j.first < n && ascend_ok(d); j.first += ROWS) {
-    int rows = MIN(ROWS, n - j.first);
+  int most = (int)(sizeof room / (2 * row));
+  struct rope_rows j = {.t = t, .dtype = d->dtype, .pos = pos, .cos = room, .sin = room + (size_t)most * row};
+  for (; j.first < n && ascend_ok(d); j.first += most) {
+    int rows = MIN(most, n - j.first);
     workers_run(rows > 16 ? d->device.workers : NULL, rope_row, &j, rows);
     ascend_write(d, cos_to + (size_t)j.first * row, j.cos, (size_t)rows * row);
     ascend_write(d, sin_to + (size_t)j.first * row, j.sin, (size_t)rows * row);
   }
-  free(room);
 }
 
 static void rope_fill(struct ascend *d, const struct rope_table *t) {
@@ -242,6 +244,9 @@ static void rope_fill(struct ascend *d, const struct rope_table *t) {
 int ascend_rope_init(struct device *device, struct rope_table *t, int head_dim, double theta, double factor, double rotated,
                      struct err *e) {
   struct ascend *d = begin(device);
+  *t = (struct rope_table){0};
+  if (head_dim > ROPE_ROOM / 4)
+    return err_set(e, ERR_UNSUPPORTED, "rope: on an NPU heads have %d numbers at most, found %d", ROPE_ROOM / 4, head_dim);
   if (rope_angles_init(t, head_dim, theta, factor, rotated, e)) return -1;
   t->cos = t->sin = (struct tensor){.dtype = d->dtype, .rows = d->config.rows_max, .cols = head_dim, .row_bytes = rope_row_bytes(t)};
   size_t n_bytes = ascend_rope_bytes(&d->config, head_dim) / 2;
@@ -312,11 +317,11 @@ struct heads {
 /* Numbers [at, at + width) of every head: [rows, heads, width]. */
 static aclTensor *part_of_heads(struct ascend *d, const struct heads *h, int at, int width) {
   return ascend_view(d, tensor_at(&h->x, 0, at), d->type,
-                     (struct ascend_shape){3, {h->x.rows, h->n, width}, {row_stride(&h->x), h->pitch, 1}});
+                     (struct ascend_shape){3, {h->x.rows, h->n, width}, {ascend_stride(&h->x), h->pitch, 1}});
 }
 /* The first numbers of the table's rows, the same for all heads: [rows, 1, width]. */
 static aclTensor *part_of_table(struct ascend *d, const struct tensor *t, int rows, int width) {
-  return ascend_view(d, t->data, d->type, (struct ascend_shape){3, {rows, 1, width}, {row_stride(t), row_stride(t), 1}});
+  return ascend_view(d, t->data, d->type, (struct ascend_shape){3, {rows, 1, width}, {ascend_stride(t), ascend_stride(t), 1}});
 }
 
 static void rope_fused(struct ascend *d, const struct heads *h, const struct rope_table *t, const struct heads *apart) {
@@ -378,7 +383,7 @@ void ascend_copy(struct device *device, struct tensor *y, const struct tensor *x
   CHECK(y->cols == x->cols && y->rows >= x->rows);
   if (x->rows < 1 || x->cols < 1 || y->data == x->data) return;
   struct tensor out = tensor_rows(*y, x->rows);
-  copy_to(d, &out, x);
+  ascend_assign(d, &out, x);
 }
 
 /* Waits, then brings n_bytes to the host. */
@@ -389,27 +394,28 @@ static bool bring(struct ascend *d, void *host, const void *from, size_t n_bytes
 
 /* The place of the greatest number by hand; -1: none. */
 static int32_t greatest(const struct ascend *d, const struct tensor *x, int row) {
-  uint16_t *bits = xmalloc(2 * (size_t)x->cols);
+  uint16_t bits[ARGMAX_COLS];
   int32_t best = -1;
   float most = 0;
-  bool there = d->acl.aclrtMemcpy(bits, 2 * (size_t)x->cols, tensor_at(x, row, 0), 2 * (size_t)x->cols, NPU_DEVICE_TO_HOST) == 0;
-  for (int i = 0; there && i < x->cols; i++) {
-    float v;
-    dtype_to_f32(d->dtype, &bits[i], &v, 1);
-    if (isnan(v) || (best >= 0 && v <= most)) continue;
-    best = i;
-    most = v;
+  for (int first = 0, n; first < x->cols; first += n) {
+    n = MIN(ARGMAX_COLS, x->cols - first);
+    if (d->acl.aclrtMemcpy(bits, sizeof bits, tensor_at(x, row, first), 2 * (size_t)n, NPU_DEVICE_TO_HOST)) return -1;
+    for (int i = 0; i < n; i++) {
+      float v;
+      dtype_to_f32(d->dtype, &bits[i], &v, 1);
+      if (isnan(v) || (best >= 0 && v <= most)) continue;
+      best = first + i;
+      most = v;
+    }
   }
-  free(bits);
   return best;
 }
 
-/* What ArgMax does with NaN is not written anywhere: rows whose sum is not finite are looked through on the host. */
-void ascend_argmax(struct device *device, int32_t *ids, const struct tensor *x) {
-  struct ascend *d = begin(device);
-  if (x->rows < 1) return;
+/* What ArgMax does with NaN is not written anywhere: rows whose sum is not finite are looked through on the host. Up to ARGMAX_ROWS rows. */
+static void argmax_rows(struct ascend *d, int32_t *ids, const struct tensor *x) {
+  float sums[ARGMAX_ROWS];
   size_t n_ids = sizeof(int32_t) * (size_t)x->rows, n_sums = sizeof(float) * (size_t)x->rows;
-  float *sums = xmalloc(n_sums);
+  ascend_temp_reset(d);
   void *places = ascend_temp(d, n_ids), *totals = ascend_temp(d, n_sums);
   static const int64_t along[] = {1};
   ASCEND_LAUNCH(d, ArgMax, ascend_tensor(d, x), 1, false, ascend_array(d, places, NPU_INT32, x->rows));
@@ -419,7 +425,14 @@ void ascend_argmax(struct device *device, int32_t *ids, const struct tensor *x) 
     if (!there) ids[r] = -1;
     else if (!isfinite(sums[r])) ids[r] = greatest(d, x, r);
   }
-  free(sums);
+}
+
+void ascend_argmax(struct device *device, int32_t *ids, const struct tensor *x) {
+  for (int first = 0, n; first < x->rows; first += n) {
+    n = MIN(ARGMAX_ROWS, x->rows - first);
+    struct tensor some = tensor_part(*x, first, n, 0, x->cols);
+    argmax_rows(ascend_of(device), ids + first, &some);
+  }
 }
 
 /* Rows that follow each other in x and in y are copied together; many such runs by their numbers. */
@@ -429,16 +442,19 @@ static int row_run(const int32_t *from, int r, int rows) {
   return n;
 }
 
-static void put_listed(struct ascend *d, const struct tensor *y, const struct tensor *x, const int32_t *from, int n) {
-  int32_t *to = xmalloc(2 * sizeof *to * (size_t)n), *of = to + n;
-  for (int r = 0, i = 0; r < y->rows; r++)
-    if (from[r] >= 0) to[i] = r, of[i++] = from[r];
-  struct tensor rows = tensor_rows(*x, n);
-  rows = like(d, &rows);
-  const int32_t *places = ascend_upload(d, to, sizeof *to * (size_t)n), *sources = ascend_upload(d, of, sizeof *of * (size_t)n);
-  free(to);
-  ASCEND_LAUNCH(d, IndexSelect, ascend_tensor(d, x), 0, ascend_array(d, sources, NPU_INT32, n), ascend_tensor(d, &rows));
-  ASCEND_LAUNCH(d, InplaceIndexCopy, ascend_tensor(d, y), 0, ascend_array(d, places, NPU_INT32, n), ascend_tensor(d, &rows));
+static void put_listed(struct ascend *d, const struct tensor *y, const struct tensor *x, const int32_t *from) {
+  int32_t to[PUT_ROWS], of[PUT_ROWS];
+  for (int r = 0, n; r < y->rows && ascend_ok(d);) {
+    for (n = 0; r < y->rows && n < PUT_ROWS; r++)
+      if (from[r] >= 0) to[n] = r, of[n++] = from[r];
+    if (n == 0) return;
+    ascend_temp_reset(d);
+    struct tensor rows = tensor_rows(*x, n);
+    rows = like(d, &rows);
+    const int32_t *places = ascend_upload(d, to, sizeof *to * (size_t)n), *sources = ascend_upload(d, of, sizeof *of * (size_t)n);
+    ASCEND_LAUNCH(d, IndexSelect, ascend_tensor(d, x), 0, ascend_array(d, sources, NPU_INT32, n), ascend_tensor(d, &rows));
+    ASCEND_LAUNCH(d, InplaceIndexCopy, ascend_tensor(d, y), 0, ascend_array(d, places, NPU_INT32, n), ascend_tensor(d, &rows));
+  }
 }
 
 void ascend_put_rows(struct device *device, struct tensor *y, const struct tensor *x, const int32_t *from) {
@@ -458,7 +474,7 @@ void ascend_put_rows(struct device *device, struct tensor *y, const struct tenso
   }
   if (n == 0 || y->cols < 1) return;
   if (runs > RUNS_MAX && d->profile.has_index_copy) {
-    put_listed(d, y, x, from, n);
+    put_listed(d, y, x, from);
     return;
   }
   for (int r = 0, rows; r < y->rows; r += rows) {
@@ -466,7 +482,7 @@ void ascend_put_rows(struct device *device, struct tensor *y, const struct tenso
     if (from[r] < 0) continue;
     rows = row_run(from, r, y->rows);
     struct tensor out = tensor_part(*y, r, rows, 0, y->cols), in = tensor_part(*x, from[r], rows, 0, x->cols);
-    copy_to(d, &out, &in);
+    ascend_assign(d, &out, &in);
   }
 }
 
@@ -488,5 +504,5 @@ void ascend_add_scaled(struct device *device, struct tensor *y, const struct ten
   ASCEND_LAUNCH(d, Add, ascend_tensor(d, &out), ascend_tensor(d, x), ascend_number(d, (double)s), ascend_tensor(d, &sum));
   ASCEND_LAUNCH(d, SWhere, ascend_matrix(d, flags, NPU_BOOL, x->rows, 1), ascend_tensor(d, &sum), ascend_tensor(d, &out),
                 ascend_tensor(d, &chosen));
-  copy_to(d, &out, &chosen);
+  ascend_assign(d, &out, &chosen);
 }

@@ -25,7 +25,6 @@ static const double seen_not = -1e30; /* a score that does not count; finite, fo
 
 static aclDataType type_of(const struct ascend *d, const struct tensor *t) { return t->dtype == DTYPE_F32 ? NPU_FLOAT : d->type; }
 static size_t type_bytes(aclDataType type) { return type == NPU_FLOAT ? 4 : 2; }
-static int64_t stride_of(const struct tensor *t) { return (int64_t)(t->row_bytes / tensor_elem_bytes(t)); }
 
 static aclTensor *view3(struct ascend *d, const void *data, aclDataType type, const int64_t dims[3], const int64_t strides[3]) {
   struct ascend_shape s = {.n_dims = 3};
@@ -36,11 +35,11 @@ static aclTensor *view3(struct ascend *d, const void *data, aclDataType type, co
 /* t's columns as heads: [heads, rows, width]; turned: [heads, width, rows]. */
 static aclTensor *by_head(struct ascend *d, const struct tensor *t, int n_heads) {
   int64_t width = t->cols / n_heads;
-  return view3(d, t->data, type_of(d, t), (int64_t[]){n_heads, t->rows, width}, (int64_t[]){width, stride_of(t), 1});
+  return view3(d, t->data, type_of(d, t), (int64_t[]){n_heads, t->rows, width}, (int64_t[]){width, ascend_stride(t), 1});
 }
 static aclTensor *by_head_turned(struct ascend *d, const struct tensor *t, int n_heads) {
   int64_t width = t->cols / n_heads;
-  return view3(d, t->data, type_of(d, t), (int64_t[]){n_heads, width, t->rows}, (int64_t[]){width, 1, stride_of(t)});
+  return view3(d, t->data, type_of(d, t), (int64_t[]){n_heads, width, t->rows}, (int64_t[]){width, 1, ascend_stride(t)});
 }
 static aclTensor *cube(struct ascend *d, const void *data, aclDataType type, int64_t n, int64_t rows, int64_t cols) { /* contiguous */
   return view3(d, data, type, (int64_t[]){n, rows, cols}, (int64_t[]){rows * cols, cols, 1});
@@ -56,14 +55,11 @@ static void *room_for_cube(struct ascend *d, aclDataType type, int n, int rows, 
   return ascend_temp(d, (size_t)n * (size_t)rows * (size_t)cols * type_bytes(type));
 }
 
-static void copy(struct ascend *d, const struct tensor *y, const struct tensor *x) { /* also from type to type */
-  ASCEND_LAUNCH(d, InplaceCopy, ascend_tensor(d, y), ascend_tensor(d, x));
-}
 /* x in that type: itself or a copy. */
 static struct tensor in_type(struct ascend *d, const struct tensor *x, aclDataType type) {
   if (type_of(d, x) == type) return *x;
   struct tensor t = room_for(d, type, x->rows, x->cols);
-  copy(d, &t, x);
+  ascend_assign(d, &t, x);
   return t;
 }
 
@@ -73,7 +69,7 @@ static struct tensor beside(struct ascend *d, const struct tensor *y, const stru
 }
 static void settle(struct ascend *d, const struct tensor *y, const struct tensor *t) {
   struct tensor to = tensor_rows(*y, t->rows);
-  if (t->data != y->data) copy(d, &to, t);
+  if (t->data != y->data) ascend_assign(d, &to, t);
 }
 
 /* ---- number by number ---------------------------------------------------------------------------------------------------------- */
@@ -128,17 +124,6 @@ void ascend_layernorm(struct device *device, struct tensor *y, const struct tens
   settle(d, y, &t);
 }
 
-static void activate(struct ascend *d, const struct tensor *y, const struct tensor *x, enum act act) {
-  switch (act) {
-  case ACT_GELU_TANH: ASCEND_LAUNCH(d, GeluV2, ascend_tensor(d, x), 1, ascend_tensor(d, y)); break;
-  case ACT_GELU_ERF: ASCEND_LAUNCH(d, GeluV2, ascend_tensor(d, x), 0, ascend_tensor(d, y)); break;
-  case ACT_SILU: ASCEND_LAUNCH(d, Silu, ascend_tensor(d, x), ascend_tensor(d, y)); break;
-  case ACT_SIGMOID: ASCEND_LAUNCH(d, Sigmoid, ascend_tensor(d, x), ascend_tensor(d, y)); break;
-  case ACT_RELU: ASCEND_LAUNCH(d, Relu, ascend_tensor(d, x), ascend_tensor(d, y)); break;
-  case ACT_NONE: copy(d, y, x); break;
-  }
-}
-
 void ascend_bias_act(struct device *device, struct tensor *y, const float *b, enum act act) {
   struct ascend *d = ascend_of(device);
   if (y->rows < 1 || (!b && act == ACT_NONE)) return;
@@ -150,8 +135,8 @@ void ascend_bias_act(struct device *device, struct tensor *y, const float *b, en
   }
   struct tensor t = room_for(d, type_of(d, y), y->rows, y->cols);
   if (b) ASCEND_LAUNCH(d, Add, ascend_tensor(d, y), ascend_array(d, bias, d->type, y->cols), ascend_number(d, 1), ascend_tensor(d, &t));
-  else copy(d, &t, y);
-  activate(d, y, &t, act);
+  else ascend_assign(d, &t, y);
+  ascend_activate(d, y, &t, act);
 }
 
 /* A missing bound is the type's own: infinity need not survive the way into a scalar. */
@@ -179,7 +164,7 @@ struct attend { /* rows that see all of k and v */
 static aclTensor *batch_of_one(struct ascend *d, const struct tensor *t, int n_heads) {
   int64_t width = t->cols / n_heads;
   return ascend_view(d, t->data, type_of(d, t),
-                     (struct ascend_shape){4, {1, t->rows, n_heads, width}, {t->rows * stride_of(t), stride_of(t), width, 1}});
+                     (struct ascend_shape){4, {1, t->rows, n_heads, width}, {t->rows * ascend_stride(t), ascend_stride(t), width, 1}});
 }
 
 static void attend_flash(struct ascend *d, const struct attend *a) {
@@ -195,7 +180,7 @@ static void attend_flash(struct ascend *d, const struct attend *a) {
                 batch_of_one(d, &a->v, a->n_heads), NULL, NULL, NULL, NULL, NULL, (double)a->scale, 1.0, NO_LIMIT, NO_LIMIT, a->n_heads,
                 layout, 0, 0, ascend_view(d, greatest, NPU_FLOAT, lanes), ascend_view(d, sum, NPU_FLOAT, lanes),
                 ascend_view(d, greatest, d->type, none), batch_of_one(d, &out, a->n_heads));
-  copy(d, &a->out, &out);
+  ascend_assign(d, &a->out, &out);
 }
 
 /* Scores of rows and keys for every head: products in `type`, the softmax in float32. */
@@ -210,8 +195,8 @@ static void attend_composed(struct ascend *d, const struct attend *a) {
     void *product = room_for_cube(d, type, a->n_heads, n, keys), *p = room_for_cube(d, NPU_FLOAT, a->n_heads, n, keys);
     void *scores = type == NPU_FLOAT ? product : room_for_cube(d, NPU_FLOAT, a->n_heads, n, keys);
     void *sums = room_for_cube(d, type, a->n_heads, n, width);
-    copy(d, &scaled, &q); /* before it is multiplied: as precise as can be; scaled before the product: fp16 must hold that */
-    ASCEND_LAUNCH(d, InplaceMuls, ascend_tensor(d, &scaled), ascend_number(d, (double)a->scale));
+    ascend_assign(d, &scaled, &q); /* before it is multiplied: as precise as can be; scaled before the product: fp16 must hold that */
+    ASCEND_LAUNCH(d, InplaceMuls, ascend_tensor(d, &scaled), ascend_factor(d, (double)a->scale));
     ASCEND_LAUNCH(d, BatchMatMul, by_head(d, &scaled, a->n_heads), by_head_turned(d, &k, a->n_heads),
                   cube(d, product, type, a->n_heads, n, keys), CUBE_KEEP);
     if (scores != product)
@@ -282,7 +267,7 @@ static struct tensor window_of(struct ascend *d, const struct tensor *t, int fir
   struct tensor all = room_for(d, type, end - first + missing, t->cols), none = tensor_rows(all, missing);
   struct tensor some = tensor_part(all, missing, end - first, 0, t->cols);
   ASCEND_LAUNCH(d, InplaceZero, ascend_tensor(d, &none));
-  copy(d, &some, &seen);
+  ascend_assign(d, &some, &seen);
   return all;
 }
 
@@ -299,12 +284,12 @@ static void near_mask(struct ascend *d, const struct near *r, float *scores) {
 static void near_probabilities(struct ascend *d, const struct near *r, void *p, void *scores, void *relative) {
   int H = r->n->n_heads, n = r->q.rows, T = r->n->keys_left;
   float cap = r->n->cap;
-  ASCEND_LAUNCH(d, InplaceMuls, cube(d, scores, NPU_FLOAT, H, n, T), ascend_number(d, (double)r->n->key_scale));
+  ASCEND_LAUNCH(d, InplaceMuls, cube(d, scores, NPU_FLOAT, H, n, T), ascend_factor(d, (double)r->n->key_scale));
   ASCEND_LAUNCH(d, InplaceAdd, cube(d, scores, NPU_FLOAT, H, n, T), cube(d, relative, r->type, H, n, T), ascend_number(d, 1));
   if (cap > 0) {
-    ASCEND_LAUNCH(d, InplaceMuls, cube(d, scores, NPU_FLOAT, H, n, T), ascend_number(d, 1 / (double)cap));
+    ASCEND_LAUNCH(d, InplaceMuls, cube(d, scores, NPU_FLOAT, H, n, T), ascend_factor(d, 1 / (double)cap));
     ASCEND_LAUNCH(d, InplaceTanh, cube(d, scores, NPU_FLOAT, H, n, T));
-    ASCEND_LAUNCH(d, InplaceMuls, cube(d, scores, NPU_FLOAT, H, n, T), ascend_number(d, (double)cap));
+    ASCEND_LAUNCH(d, InplaceMuls, cube(d, scores, NPU_FLOAT, H, n, T), ascend_factor(d, (double)cap));
   }
   near_mask(d, r, scores);
   ASCEND_LAUNCH(d, Softmax, cube(d, scores, NPU_FLOAT, H, n, T), -1, cube(d, p, NPU_FLOAT, H, n, T));
@@ -313,8 +298,8 @@ static void near_probabilities(struct ascend *d, const struct near *r, void *p, 
 static void near_run(struct ascend *d, const struct near *r) {
   int H = r->n->n_heads, n = r->q.rows, T = r->n->keys_left, W = r->k.rows, width = r->q.cols / H;
   struct tensor q = room_for(d, NPU_FLOAT, n, r->q.cols);
-  copy(d, &q, &r->q);
-  ASCEND_LAUNCH(d, InplaceMul, view3(d, q.data, NPU_FLOAT, (int64_t[]){n, H, width}, (int64_t[]){stride_of(&q), width, 1}),
+  ascend_assign(d, &q, &r->q);
+  ASCEND_LAUNCH(d, InplaceMul, view3(d, q.data, NPU_FLOAT, (int64_t[]){n, H, width}, (int64_t[]){ascend_stride(&q), width, 1}),
                 ascend_array(d, r->head_scale, NPU_FLOAT, width));
   struct tensor scaled = in_type(d, &q, r->type);
   void *all = room_for_cube(d, r->type, H, n, W), *relative = room_for_cube(d, r->type, H, n, T),
@@ -383,7 +368,7 @@ void ascend_pool_rows(struct device *device, struct tensor *y, const struct tens
   ASCEND_LAUNCH(d, Cast, cube(d, picked, d->type, rows, n, cols), NPU_FLOAT, cube(d, wide, NPU_FLOAT, rows, n, cols));
   ASCEND_LAUNCH(d, ReduceSum, cube(d, wide, NPU_FLOAT, rows, n, cols), ascend_ints(d, &middle, 1), false, NPU_FLOAT,
                 ascend_matrix(d, sums, NPU_FLOAT, rows, cols));
-  ASCEND_LAUNCH(d, InplaceMuls, ascend_matrix(d, sums, NPU_FLOAT, rows, cols), ascend_number(d, (double)scale));
+  ASCEND_LAUNCH(d, InplaceMuls, ascend_matrix(d, sums, NPU_FLOAT, rows, cols), ascend_factor(d, (double)scale));
   const void *bias = b ? ascend_vector(d, b, cols, NPU_FLOAT) : NULL, *factors = w ? ascend_vector(d, w, cols, NPU_FLOAT) : NULL;
   if (b)
     ASCEND_LAUNCH(d, InplaceAdd, ascend_matrix(d, sums, NPU_FLOAT, rows, cols), ascend_array(d, bias, NPU_FLOAT, cols),
@@ -416,7 +401,7 @@ void ascend_conv_rows(struct device *device, struct tensor *y, const struct tens
       if (back) ASCEND_LAUNCH(d, InplaceAdd, ascend_tensor(d, &here), ascend_tensor(d, &part), ascend_number(d, 1));
     }
   }
-  copy(d, &to, &sum);
+  ascend_assign(d, &to, &sum);
 }
 
 /* ---- rope in two directions ---------------------------------------------------------------------------------------------------- */

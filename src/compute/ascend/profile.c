@@ -92,7 +92,6 @@ int ascend_profile_read(struct ascend_profile *p, const struct acl *a, int devic
   if (large) p->fused = a->FusedInferAttentionScoreV4 ? 4 : a->FusedInferAttentionScoreV3 ? 3 : a->FusedInferAttentionScoreV2 ? 2 : 0;
   p->fused_wide_tnd = p->fused && p->cann >= CANN_WIDE_TND;
   p->has_scatter_paged = large && a->ScatterPaKvCache;
-  p->has_gather_paged = large && a->GatherPaKvCache;
   p->has_index_copy = large && a->InplaceIndexCopy;
   p->has_gating = large && a->MoeGatingTopKSoftmaxV2;
   p->has_wide_rope = large && a->RotaryPositionEmbedding;
@@ -103,15 +102,14 @@ int ascend_profile_read(struct ascend_profile *p, const struct acl *a, int devic
   if (a->aclrtGetDeviceCapability && a->aclrtGetDeviceCapability(device, NPU_FEATURE_TASK_UPDATE, &supported)) supported = 0;
   p->has_task_update = p->has_capture && supported == 1 && a->aclmdlRICaptureTaskGrpBegin && a->aclmdlRICaptureTaskGrpEnd &&
                        a->aclmdlRICaptureTaskUpdateBegin && a->aclmdlRICaptureTaskUpdateEnd;
-  p->stream_limit = large ? 1984 : 1024;
   return 0;
 }
 
 const char *ascend_profile_text(const struct ascend_profile *p, char text[256]) {
   char fused[40] = "no fused attention";
   if (p->fused) snprintf(fused, sizeof fused, "fused attention V%d%s", p->fused, p->fused_wide_tnd ? " (wide TND)" : "");
-  snprintf(text, 256, "%s (%s), CANN %d.%d, %s, %s%s%s%s", p->soc, ascend_chip_name(p->chip), p->cann / 100, p->cann % 100,
-           p->has_bf16 ? "bf16" : "fp16", fused, p->has_scatter_paged ? ", paged scatter" : "", p->has_gather_paged ? ", paged gather" : "",
+  snprintf(text, 256, "%s (%s), CANN %d.%d, %s, %s%s%s", p->soc, ascend_chip_name(p->chip), p->cann / 100, p->cann % 100,
+           p->has_bf16 ? "bf16" : "fp16", fused, p->has_scatter_paged ? ", paged scatter" : "",
            p->has_task_update ? ", capture with updates"
            : p->has_capture   ? ", capture without updates"
                               : ", no capture");

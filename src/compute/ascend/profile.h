@@ -24,12 +24,11 @@ struct ascend_profile {
   bool has_bf16;
   int fused;           /* FusedInferAttentionScore: its newest version that is there, 2 .. 4; 0 = none */
   bool fused_wide_tnd; /* TND with a band for heads of up to 256 and grouped queries */
-  bool has_scatter_paged, has_gather_paged, has_index_copy;
+  bool has_scatter_paged, has_index_copy;
   bool has_gating;      /* MoeGatingTopKSoftmaxV2 has a kernel */
   bool has_wide_rope;   /* RotaryPositionEmbedding up to 896; else 128 */
   bool has_group_quant; /* WeightQuantBatchMatmulV2 with groups, int4 */
   bool has_capture, has_task_update;
-  int stream_limit;
 };
 
 /* a is open; device number chosen. Refuses chips and versions that are not known. */

@@ -35,32 +35,51 @@ static char *part(char *base, size_t *at, int64_t n_bytes) {
   return p;
 }
 
-/* base NULL only counts. */
-static size_t composed_at(struct composed *c, const struct attn_work *w, const struct attn_call *call, char *base) {
-  const struct attn_layer *l = w->layer;
-  const struct attn_run *run = &w->a->kinds[l->kind].runs[call->run];
-  *c = (struct composed){.w = w, .run = run, .n_kv = l->n_kv, .group = l->n_q / l->n_kv, .head_dim = l->head_dim, .n = run->hi - run->lo};
-  const int64_t cols = c->n_kv * c->head_dim;
-  c->gathered = (int64_t)run->n_pages * w->a->c.page_tokens;
-  c->wide = w->a->d->type == NPU_BF16;
-  c->type = c->wide ? NPU_FLOAT : w->a->d->type;
-  c->elem = c->wide ? 4 : 2;
-  c->rows = (int)MIN(MAX(SCORE_BYTES_MOST / ((int64_t)l->n_q * c->n * 4), 1), run->n_rows);
-  const int64_t lines = l->n_q * (int64_t)c->rows, scores = lines * c->n;
+/* Where the parts lie; base NULL only counts. scores: of a block, all heads and keys; q_lines: rows of queries, of all heads. */
+static size_t lay_parts(struct composed *c, char *base, int64_t scores, int64_t q_lines) {
+  const int64_t cols = c->n_kv * c->head_dim, n_q = c->n_kv * c->group;
   size_t at = 0;
   c->k_pages = part(base, &at, c->gathered * cols * 2);
   c->v_pages = part(base, &at, c->gathered * cols * 2);
   c->k = part(base, &at, c->n * cols * c->elem);
   c->v = part(base, &at, c->n * cols * c->elem);
-  c->q = part(base, &at, lines * c->head_dim * c->elem);
+  c->q = part(base, &at, q_lines * c->head_dim * c->elem);
   c->scores = part(base, &at, scores * c->elem);
   c->wide_scores = c->wide ? c->scores : part(base, &at, scores * 4);
   c->softmax = part(base, &at, scores * 4);
   c->p = c->wide ? c->softmax : c->scores; /* fp16: the products' own memory again */
-  c->out = part(base, &at, lines * c->head_dim * c->elem);
-  c->difference = part(base, &at, c->rows * c->n * 4);
-  c->step = part(base, &at, c->rows * c->n * 4);
+  c->out = part(base, &at, q_lines * c->head_dim * c->elem);
+  c->difference = part(base, &at, scores / n_q * 4);
+  c->step = part(base, &at, scores / n_q * 4);
   return at;
+}
+
+static int block_rows(const struct attn_layer *l, int64_t n_keys, int n_rows) {
+  return (int)MIN(MAX(SCORE_BYTES_MOST / (l->n_q * n_keys * 4), 1), n_rows);
+}
+
+static size_t composed_at(struct composed *c, const struct attn_work *w, const struct attn_call *call, char *base) {
+  const struct attn_layer *l = w->layer;
+  const struct attn_run *run = &w->a->kinds[l->kind].runs[call->run];
+  *c = (struct composed){.w = w, .run = run, .n_kv = l->n_kv, .group = l->n_q / l->n_kv, .head_dim = l->head_dim, .n = run->hi - run->lo};
+  c->gathered = (int64_t)run->n_pages * w->a->c.page_tokens;
+  c->wide = w->a->d->type == NPU_BF16;
+  c->type = c->wide ? NPU_FLOAT : w->a->d->type;
+  c->elem = c->wide ? 4 : 2;
+  c->rows = block_rows(l, c->n, run->n_rows);
+  const int64_t lines = l->n_q * (int64_t)c->rows;
+  return lay_parts(c, base, lines * c->n, lines);
+}
+
+/* Fewer keys mean more rows in a block, so queries are counted for all rows and scores for as many as there may be. */
+size_t attn_composed_most(const struct attn_config *c, const struct attn_layer *l) {
+  const int64_t P = c->page_tokens, keys = (int64_t)attn_keys_max(c, l->kind);
+  struct composed x = {.n_kv = l->n_kv, .group = l->n_q / l->n_kv, .head_dim = l->head_dim, .wide = c->kv_dtype == DTYPE_BF16};
+  x.n = MAX(l->kind == KV_SLIDING && c->window ? MIN(keys, (int64_t)c->window + c->rows_max) : keys, 1);
+  x.gathered = (x.n + P - 1) / P * P + P; /* they may begin anywhere in a page */
+  x.elem = x.wide ? 4 : 2;
+  const int64_t line = l->n_q * x.n, scores = MAX(MIN(SCORE_BYTES_MOST / 4, line * c->rows_max), line);
+  return lay_parts(&x, NULL, scores, (int64_t)l->n_q * c->rows_max);
 }
 
 size_t attn_composed_bytes(const struct attn_work *w) {
@@ -130,7 +149,7 @@ static void do_block(const struct composed *c, int row, int rows) {
                             values = {3, {c->n_kv, n, D}, {0}}, scores = {3, {c->n_kv, lines, n}, {0}};
   ASCEND_LAUNCH(d, InplaceCopy, ascend_view(d, c->q, c->type, work_shape(c, rows)),
                 ascend_view(d, tensor_at(&c->w->q, row, 0), d->type, rows_shape(c, rows)));
-  ASCEND_LAUNCH(d, InplaceMuls, ascend_view(d, c->q, c->type, q), ascend_number(d, c->w->layer->scale));
+  ASCEND_LAUNCH(d, InplaceMuls, ascend_view(d, c->q, c->type, q), ascend_factor(d, c->w->layer->scale));
   ASCEND_LAUNCH(d, BatchMatMul, ascend_view(d, c->q, c->type, q), ascend_view(d, c->k, c->type, keys),
                 ascend_view(d, c->scores, c->type, scores), 0);
   if (!c->wide) {

@@ -1,7 +1,7 @@
 /* route_fused.c — the routes that are one FusedInferAttentionScore (FIA) each: tnd, bsnd, decode, masked, window, cross.
  *
- * A call by lines takes single rows [row, row + n), whose lines in the kind's tables follow each other, too. A call for a run takes the run's own pages. The host
- * passes lengths of keys by value, so every launch goes through capture.h.
+ * A call by lines takes single rows [row, row + n), whose lines in the kind's tables follow each other, too. A call for a run takes the run's
+ * own pages. The host passes lengths of keys by value, so every launch goes through capture.h.
  */
 #include "compute/ascend/attn.h"
 #include "compute/ascend/capture.h"

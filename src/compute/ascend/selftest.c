@@ -344,13 +344,14 @@ static int try_route(struct ascend *d, const struct attn_need *n, enum attn_rout
   double worst = 0;
   int rc = try_rows(d, n, r, &worst, &why);
   if (!rc && r == ROUTE_MASKED) rc = try_far_mask(d, n, &worst, &why);
+  if (rc) ascend_finish(&d->device, NULL); /* what is kept of the failure would fail the routes that come after it */
   if (rc && (d->device.lost || why.code == ERR_NO_MEMORY)) {
     if (e) *e = why;
     return err_prefix(e, "attention's self-test");
   }
   out->right[r] = x.right = !rc && worst <= worst_allowed;
   out->worst[r] = x.worst = rc ? INFINITY : worst;
-  keep(&x);
+  if (!rc) keep(&x); /* what ended with an error may go well next time */
   if (x.right) return 0;
   const char *rows = n->many_rows ? "many rows" : "one row each";
   if (rc) {

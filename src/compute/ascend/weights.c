@@ -63,7 +63,7 @@ size_t ascend_table_bytes(const struct device_config *c, const struct weight *w)
 /* ---- loading --------------------------------------------------------------------------------------------------------------- */
 
 /* 16 bytes of a Q4_0 block, number j in the low and 16 + j in the high half of byte j, as code + 8 -> 16 bytes of INT4, two's complement.
- * UNCONFIRMED on hardware: that the number with the even index lies in the low half. Nothing else in the tree depends on it but rows_int4. */
+ * No document says that the number with the even index lies in the low half. Nothing else in the tree depends on it but rows_int4. */
 static void pack_int4(const uint8_t *block, uint8_t *out) {
   uint8_t code[GROUP];
   for (int j = 0; j < GROUP / 2; j++) {
@@ -218,7 +218,7 @@ static struct tensor gapless(struct ascend *d, const struct tensor *x) {
   t.row_bytes = 2 * (size_t)x->cols;
   if (x->rows == 1 || x->row_bytes == t.row_bytes) return t;
   t.data = ascend_temp(d, (size_t)t.rows * t.row_bytes);
-  ASCEND_LAUNCH(d, InplaceCopy, ascend_tensor(d, &t), ascend_tensor(d, x));
+  ascend_assign(d, &t, x);
   return t;
 }
 
@@ -275,7 +275,7 @@ static void select_rows(struct ascend *d, const void *data, aclDataType type, in
 static void scale_groups(struct ascend *d, const struct tensor *y, int first, int step, const void *codes, const void *scales) {
   int64_t groups = y->cols / GROUP, per = GROUP / step;
   struct ascend_shape of_codes = {3, {y->rows, groups, per}, {0}}, of_scales = {3, {y->rows, groups, 1}, {0}};
-  struct ascend_shape to = {3, {y->rows, groups, per}, {(int64_t)(y->row_bytes / 2), GROUP, step}};
+  struct ascend_shape to = {3, {y->rows, groups, per}, {ascend_stride(y), GROUP, step}};
   ASCEND_LAUNCH(d, Mul, ascend_view(d, codes, d->type, of_codes), ascend_view(d, scales, d->type, of_scales),
                 ascend_view(d, tensor_at(y, 0, first), d->type, to));
 }
@@ -304,7 +304,7 @@ static void rows_int4(struct ascend *d, const struct tensor *y, const struct wei
   void *bytes = ascend_temp(d, n), *low = ascend_temp(d, 2 * n), *high = ascend_temp(d, 2 * n), *whole = ascend_temp(d, 4 * n);
   select_rows(d, t->packed, NPU_UINT8, t->rows, cols, ids, rows, bytes, cols);
   ASCEND_LAUNCH(d, Cast, ascend_matrix(d, bytes, NPU_UINT8, rows, cols), d->type, ascend_matrix(d, low, d->type, rows, cols));
-  ASCEND_LAUNCH(d, Muls, ascend_matrix(d, low, d->type, rows, cols), ascend_number(d, 0.0625), ascend_matrix(d, high, d->type, rows, cols));
+  ASCEND_LAUNCH(d, Muls, ascend_matrix(d, low, d->type, rows, cols), ascend_factor(d, 0.0625), ascend_matrix(d, high, d->type, rows, cols));
   ASCEND_LAUNCH(d, Cast, ascend_matrix(d, high, d->type, rows, cols), NPU_INT32, ascend_matrix(d, whole, NPU_INT32, rows, cols));
   ASCEND_LAUNCH(d, Cast, ascend_matrix(d, whole, NPU_INT32, rows, cols), d->type, ascend_matrix(d, high, d->type, rows, cols));
   ASCEND_LAUNCH(d, InplaceAdd, ascend_matrix(d, low, d->type, rows, cols), ascend_matrix(d, high, d->type, rows, cols),
@@ -319,7 +319,7 @@ static void rows_int4(struct ascend *d, const struct tensor *y, const struct wei
 static void select_weight_rows(struct ascend *d, const struct tensor *y, const struct weight *t, const int32_t *ids) {
   enum form form = (enum form)t->layout;
   if (form == FORM_PLAIN) {
-    select_rows(d, t->packed, d->type, t->rows, t->cols, ids, y->rows, y->data, (int64_t)(y->row_bytes / 2));
+    select_rows(d, t->packed, d->type, t->rows, t->cols, ids, y->rows, y->data, ascend_stride(y));
     return;
   }
   void *scales = ascend_temp(d, (size_t)y->rows * row_scale_bytes(form, t));
@@ -334,7 +334,7 @@ void ascend_embed(struct device *device, struct tensor *y, const struct weight *
   ascend_temp_reset(d);
   if (y->rows < 1) return;
   select_weight_rows(d, y, table, ascend_int32(d, ids, y->rows));
-  if (scale != 1) ASCEND_LAUNCH(d, InplaceMuls, ascend_tensor(d, y), ascend_number(d, (double)scale));
+  if (scale != 1) ASCEND_LAUNCH(d, InplaceMuls, ascend_tensor(d, y), ascend_factor(d, (double)scale));
 }
 
 /* ids with 0 in place of those outside [0, rows). */
