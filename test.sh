@@ -40,6 +40,7 @@ part "fuzz corpora" make -s -j"$jobs" corpus
 part "declarations of the NPU's interface" tools/acl_check.sh
 part "command line" python3 tests/cli.py
 part "pictures and sound, the whole program" python3 tests/media.py
+part "fixtures on the emulated NPU" python3 tests/npu.py
 part "every option" python3 tests/options.py
 part "Gemma 4 fixtures" python3 tests/golden4.py
 part "abuse over HTTP" python3 tests/abuse.py

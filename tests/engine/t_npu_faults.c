@@ -17,7 +17,7 @@
 #include "compute/ascend/acl.h"
 #include "npu.h"
 
-enum { TRIPS = 3, IDS_MAX = 40, WATCHDOG_S = 60, HANG_MS = 1000, FAULTS_LESS = 6, FAULTS = 40, ENOUGH = 100 };
+enum { TRIPS = 3, IDS_MAX = 40, WATCHDOG_S = 60, HANG_MS = 1000, FAULTS_LESS = 6, FAULTS = 24, ENOUGH = 100 };
 
 static const struct acl_emu *emu;
 

@@ -79,6 +79,7 @@ static void walks(void) {
   bool all = !strcmp(npu_current(), "A2-8.5");
   for (size_t i = 0; i < ARRAY_LEN(setups); i++) {
     if ((!all || LESS) && (i == 1 || i == 2)) continue;
+    if (!all && i == 3 && strcmp(npu_current(), "A2-8.1")) continue; /* the oldest and one between stand for all */
     emu->seed(i);
     emu->delay_us(i % 2 ? 50 : 0);
     walk(&setups[i]);

@@ -289,11 +289,8 @@ done:
 
 /* A context that grows must not leave one smaller piece of temporary memory after the other behind. */
 static int open_scratch(struct attn *a, struct err *e) {
-  for (int i = 0; i < a->c.n_layers && !a->tests; i++) {
-    const struct attn_shape *s = &a->shapes[a->shape_of[i]];
-    if (s->one[0] == ROUTE_COMPOSED || s->many[0] == ROUTE_COMPOSED)
-      a->scratch_bytes = MAX(a->scratch_bytes, attn_composed_most(&a->c, &a->layers[i]));
-  }
+  for (int i = 0; i < a->c.n_layers && !a->tests; i++)
+    if (is_composed(&a->c, &a->layers[i])) a->scratch_bytes = MAX(a->scratch_bytes, attn_composed_most(&a->c, &a->layers[i]));
   if (a->scratch_bytes == 0) return 0;
   a->n_bytes += a->scratch_bytes;
   return (a->scratch = ascend_alloc(a->d, a->scratch_bytes, "attention's scores", e)) ? 0 : -1;

@@ -179,7 +179,7 @@ struct attn {
   uint8_t *causal; /* [2048, 2048] 1 above the diagonal: what FIA's sparse modes want */
   int64_t *ends;   /* [rows_max] 1, 2, 3, ...: of single rows in TND; on the host */
   float *count;    /* [tokens_max] 0, 1, 2, ...: for the masks of the composed route */
-  char *scratch;   /* of the composed route, where it is the first one of some layer; else it is temporary memory, when it is needed */
+  char *scratch;   /* of the composed route where a layer has no other; else it is temporary memory, when it is needed */
   size_t scratch_bytes;
   size_t n_bytes;   /* of device memory */
   unsigned allowed; /* routes */
