@@ -137,6 +137,14 @@ static int open_steps(struct cygnet *c, struct err *e) {
   return 0;
 }
 
+/* Gemma's residual stream goes beyond 65504 in released checkpoints. */
+static void warn_of_range(const struct cygnet *c) {
+  bool half = !c->model->dev->ops->is_near && c->plan.look.type == DTYPE_F16;
+  if (!half || (c->config.family != FAMILY_GEMMA3 && c->config.family != FAMILY_GEMMA4)) return;
+  log_line(LOG_WARN, "engine", "this chip computes in fp16, whose range Gemma's hidden states leave: expect requests that end with \"%s\"",
+           "logits that are no finite numbers");
+}
+
 struct cygnet *engine_open(const struct cygnet_options *o, struct err *e) {
   if (!o->model || !*o->model) {
     err_set(e, ERR_BAD_INPUT, "model: expected a GGUF file, a .safetensors file or a folder, found nothing");
@@ -159,6 +167,7 @@ struct cygnet *engine_open(const struct cygnet_options *o, struct err *e) {
   if (open_cache(c, e)) goto fail;
   c->model = model_open(&c->config, c->weights, &c->plan.model, e);
   if (!c->model || weights_unchanged(c->weights, e)) goto fail;
+  warn_of_range(c);
   set_limits(c);
   if (open_steps(c, e) || open_media(c, e) || guess_open(c, e)) goto fail;
   set_media_rules(c);
