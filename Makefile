@@ -28,10 +28,10 @@ WERROR ?= $(if $(filter 12,$(shell $(CC) -dumpversion | cut -d. -f1)),-Werror)
 WARN   := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes -Wvla $(WERROR)
 CFLAGS_release := -O2 -g
 CFLAGS_debug   := -O0 -g -DCYGNET_DEBUG
-CFLAGS_asan    := -O1 -g -DCYGNET_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+CFLAGS_asan    := -O1 -g1 -DCYGNET_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 # AVX-512 kernels emulated by SIMDe, so that they are tested on machines that lack them
 CFLAGS_simde   := -O2 -g -DCYGNET_DEBUG -DCYGNET_SIMDE -Wno-conversion -Wno-shadow -Wno-psabi
-CFLAGS_tsan    := -O1 -g -DCYGNET_DEBUG -fsanitize=thread -fno-omit-frame-pointer
+CFLAGS_tsan    := -O1 -g1 -DCYGNET_DEBUG -fsanitize=thread -fno-omit-frame-pointer
 # x86-64 instruction sets are chosen at run time: only these files may use more than the baseline.
 ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)
 ifeq ($(ARCH),x86_64)
@@ -122,10 +122,12 @@ TESTBINS := $(patsubst %.c,$(OBJ)/%,$(TESTS))
 SELECTED := $(if $(T),$(foreach t,$(TESTBINS),$(if $(strip $(foreach p,$(T),$(findstring tests/$(p),$(subst /t_,/,$(t))))),$(t))),$(TESTBINS))
 TESTLIB  := $(patsubst %.c,$(OBJ)/%.o,$(sort $(wildcard tests/*.c)))
 
+# a hundred programs are linked three times: with the quicker linker where there is one
+TEST_LD := $(if $(shell command -v ld.gold),-fuse-ld=gold)
 define test_rule
 $(OBJ)/tests/$(1)/t_%: $(OBJ)/tests/$(1)/t_%.o $(TESTLIB) $(foreach r,$(call upto,$(1),$(ROOMS)),$(call lib_of,$(r)))
 	@echo "  link    $$@"
-	@$(CC) $$< $(TESTLIB) $(LDFLAGS) -Wl,--start-group $(foreach r,$(call upto,$(1),$(ROOMS)),$(call lib_of,$(r))) -Wl,--end-group $(LIBS) -lcmocka -lz -o $$@
+	@$(CC) $$< $(TESTLIB) $(LDFLAGS) $(TEST_LD) -Wl,--start-group $(foreach r,$(call upto,$(1),$(ROOMS)),$(call lib_of,$(r))) -Wl,--end-group $(LIBS) -lcmocka -lz -o $$@
 endef
 $(foreach r,$(ROOMS),$(eval $(call test_rule,$(r))))
 .PRECIOUS: $(OBJ)/%.o $(TESTBINS) $(OBJ)/fuzz/replay_% $(OBJ)/bench/b_%

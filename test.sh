@@ -9,20 +9,37 @@ want_packages python3-venv haproxy nginx-light chromium
 jobs=$(nproc)
 passed=0 failed=0
 
-# Run one part; its own lines "N passed, N failed" are added up. A part that says nothing of the kind counts as one test.
+# What a part came to: its own lines "N passed, N failed" are added up. A part that says nothing of the kind counts as one test.
+count() { # LOG STATUS
+  local line
+  line=$(awk '/^[0-9]+ passed, [0-9]+ failed$/ { p += $1; f += $3; n++ } END { if (n) print p, f }' "$1")
+  if [ -n "$line" ]; then
+    passed=$((passed + ${line% *})) failed=$((failed + ${line#* }))
+    [ "$2" -ne 0 ] && [ "${line#* }" -eq 0 ] && failed=$((failed + 1)) # it ended badly beside its tests
+  elif [ "$2" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+}
 part() {
   step "$1"
   shift
-  local log=build/test-part.log start status line
+  local log=build/test-part.log start
   start=$(date +%s)
   "$@" 2>&1 | tee "$log"
-  status=${PIPESTATUS[0]}
-  line=$(awk '/^[0-9]+ passed, [0-9]+ failed$/ { p += $1; f += $3; n++ } END { if (n) print p, f }' "$log")
-  if [ -n "$line" ]; then
-    passed=$((passed + ${line% *})) failed=$((failed + ${line#* }))
-    [ "$status" -ne 0 ] && [ "${line#* }" -eq 0 ] && failed=$((failed + 1)) # it ended badly beside its tests
-  elif [ "$status" -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
-  echo "    ($(($(date +%s) - start)) s)"
+  count "$log" "${PIPESTATUS[0]}"
+  echo "    $(($(date +%s) - start)) s"
+}
+# One part in the background while others run; `joined` waits for it and says what it said.
+beside() {
+  beside_name=$1
+  shift
+  "$@" >build/test-beside.log 2>&1 &
+  beside_pid=$!
+}
+joined() {
+  wait "$beside_pid"
+  local status=$?
+  step "$beside_name"
+  cat build/test-beside.log
+  count build/test-beside.log "$status"
 }
 
 part "layers" make -s layers
@@ -38,17 +55,21 @@ part "ThreadSanitizer: engine and server" make -s -j"$jobs" tsan
 part "AVX-512 kernels under emulation" make -s -j"$jobs" simde
 part "fuzz corpora" make -s -j"$jobs" corpus
 part "declarations of the NPU's interface" tools/acl_check.sh
+beside "fixtures on the emulated NPU" python3 tests/npu.py
 part "command line" python3 tests/cli.py
 part "pictures and sound, the whole program" python3 tests/media.py
-part "fixtures on the emulated NPU" python3 tests/npu.py
+joined
+beside "Gemma 4 fixtures" python3 tests/golden4.py
 part "every option" python3 tests/options.py
-part "Gemma 4 fixtures" python3 tests/golden4.py
+joined
 part "abuse over HTTP" python3 tests/abuse.py
 part "chat page in Chromium" python3 tests/page.py
+make -s -j"$jobs" emu build/ascend_probe
+beside "an NPU's first day, on the emulated one" python3 tests/probe.py
 part "other people's clients" "$PYTHON" tests/clients.py
+joined
 part "tools, thinking and schemas" "$PYTHON" tests/tools.py
 part "several servers behind one address" "$PYTHON" tests/scale.py
-part "an NPU's first day, on the emulated one" sh -c 'make -s emu build/ascend_probe && python3 tests/probe.py'
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

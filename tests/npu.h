@@ -17,7 +17,7 @@
 enum { NPU_PROFILES = 5 };
 extern const char *const npu_profiles[NPU_PROFILES]; /* A2-8.1, A2-8.5, A2-9.1, A3-9.1, 310P-8.5 */
 
-void npu_each_profile(void (*body)(void));
+void npu_each_profile(void (*body)(void));                 /* in debug builds two of them, unless NPU_ALL=1 is in the environment */
 void npu_profile(const char *profile, void (*body)(void)); /* one */
 const char *npu_folder(const char *profile);               /* what ASCEND_HOME_PATH is set to; a ring of 8 */
 const char *npu_current(void);                             /* in a body: the profile */
