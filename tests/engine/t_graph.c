@@ -22,7 +22,12 @@ static void eager_and_graph_agree(void **state) {
       {"media-mllama-long", "", ISA_AUTO, 3, DTYPE_F32, false, 4, 100, 60},
       {"media-mllama", "", ISA_REF, 1, DTYPE_F32, true, 16, 100, 25},
   };
-  for (size_t i = 0; i < ARRAY_LEN(setups); i++) walk(&setups[i]);
+  for (size_t i = 0; i < ARRAY_LEN(setups); i++) {
+#ifdef __SANITIZE_THREAD__
+    if (setups[i].threads < 2 || setups[i].isa == ISA_REF) continue; /* it looks for races alone */
+#endif
+    walk(&setups[i]);
+  }
 }
 
 /* A bucket is recorded with short sequences and replayed with one whose attention is split over segments, up to the last position, and back. */
