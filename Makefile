@@ -83,6 +83,11 @@ $(OBJ)/src/%_avx2.o:   ISA_CFLAGS := $(ISA_avx2) $(KERN_O)
 $(OBJ)/src/%_avx512.o: ISA_CFLAGS := $(ISA_avx512) $(KERN_O)
 $(OBJ)/src/%_ref.o:    ISA_CFLAGS := $(KERN_O)
 
+# under sanitizers the compiler needs longer for a test than the test gains from it
+ifneq ($(filter asan tsan,$(MODE)),)
+$(foreach r,$(ROOMS),$(eval $(OBJ)/tests/$(r)/t_%.o: ISA_CFLAGS := -O0))
+endif
+
 $(OBJ)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	@echo "  cc      $<"
