@@ -17,7 +17,7 @@
  * Positions are counted from a block's origin: 0 in text, the first key of its rows in banks (rows with another one are another block).
  * How rows are cut into blocks and blocks into pieces depends on threads and on company, and may: no result depends on it.
  */
-#include <math.h>
+#include <float.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -26,7 +26,7 @@
 #include "compute/attn_kern.h"
 
 enum {
-  LINES_PER_ITEM = 128,        /* of 256 wide heads; state and tile then stay in a second-level cache */
+  LINES_PER_ITEM = 96,         /* of 256 wide heads; state and tile then stay in a second-level cache */
   LINES_PER_ITEM_LEAST = 16,   /* below this a block is not cut further to make work for more threads */
   ITEMS_PER_THREAD = 4,        /* enough to even out items of different cost */
   PARTS_FLOATS_MOST = 4 << 20, /* 16 MiB for the states of split blocks; what does not fit is not split */
@@ -427,14 +427,12 @@ static void attn_find_tile(const struct attn_step *st, const struct attn_block *
   }
 }
 
-static void attn_expand_tile(const struct attn_step *st, const struct attn_scratch *s, struct attn_tile *t) {
+static void attn_expand_tile(const struct attn_step *st, const struct attn_scratch *s, const struct attn_tile *t) {
   const struct attn_kern *kern = st->a->c.kern->attn;
   const int width = st->shape->width;
   for (int j = t->from; j < t->to; j++) {
-    float *key = s->k + j * (width + TILE_SKEW), *value = s->v + j * (width + TILE_SKEW);
-    kern->expand(key, t->k[j], st->a->c.kv_dtype, width);
-    kern->expand(value, t->v[j], st->a->c.kv_dtype, width);
-    t->k[j] = key, t->v[j] = value;
+    kern->expand(s->k + j * (width + TILE_SKEW), t->k[j], st->a->c.kv_dtype, width);
+    kern->expand(s->v + j * (width + TILE_SKEW), t->v[j], st->a->c.kv_dtype, width);
   }
 }
 
@@ -443,11 +441,11 @@ static void attn_segment(const struct attn_step *st, const struct attn_scratch *
                          const struct attn_lines *lines) {
   const struct attn *a = st->a;
   const struct attn_kern *kern = a->c.kern->attn;
-  const bool expand = a->c.kv_dtype != DTYPE_F32 && lines->n >= kern->expand_lines;
+  const bool many = lines->n >= kern->many_lines;
   const int start = segment * ATTN_SEGMENT;
   const int lo = MAX(b->lo, start), hi = b->hi - start < ATTN_SEGMENT ? b->hi : start + ATTN_SEGMENT;
   struct attn_tile tiles[2]; /* this one and the next */
-  for (int i = 0; i < lines->n; i++) lines->max[i] = -INFINITY, lines->sum[i] = 0;
+  for (int i = 0; i < lines->n; i++) lines->max[i] = -FLT_MAX, lines->sum[i] = 0;
   memset(lines->acc, 0, sizeof(float) * (size_t)lines->n * (size_t)lines->head_dim);
   attn_find_tile(st, b, head, lo, MIN(hi, (lo / ATTN_TILE + 1) * ATTN_TILE), &tiles[0]);
   for (int at = lo / ATTN_TILE * ATTN_TILE, i = 0; at < hi; at += ATTN_TILE, i ^= 1) {
@@ -455,12 +453,16 @@ static void attn_segment(const struct attn_step *st, const struct attn_scratch *
     const struct attn_ahead ahead = {next->k, next->v, st->store->row_bytes};
     const bool last = at + ATTN_TILE >= hi;
     if (!last) attn_find_tile(st, b, head, at + ATTN_TILE, MIN(hi, at + 2 * ATTN_TILE), next);
-    if (expand) attn_expand_tile(st, s, t);
     for (int l = 0; l < lines->n; l++) {
       s->from[l] = MAX(s->lo[l] - at, 0);
       s->to[l] = MIN(s->hi[l] - at, ATTN_TILE);
     }
-    kern->tile(lines, s->from, s->to, expand ? DTYPE_F32 : a->c.kv_dtype, t->k, t->v, last ? NULL : &ahead);
+    if (many) {
+      attn_expand_tile(st, s, t);
+      kern->many(lines, s->from, s->to, s->k, s->v, (size_t)(lines->head_dim + TILE_SKEW), last ? NULL : &ahead);
+    } else {
+      kern->tile(lines, s->from, s->to, a->c.kv_dtype, t->k, t->v, last ? NULL : &ahead);
+    }
   }
 }
 
@@ -496,7 +498,7 @@ static bool line_sees(const struct attn_scratch *s, int i, int segment) {
 
 /* Totals of a block, one segment's states after the other. */
 static void attn_begin_total(const struct attn_scratch *s, int n_lines, int width) {
-  for (int i = 0; i < n_lines; i++) s->total_max[i] = -INFINITY, s->total_sum[i] = 0;
+  for (int i = 0; i < n_lines; i++) s->total_max[i] = -FLT_MAX, s->total_sum[i] = 0;
   memset(s->total_acc, 0, sizeof(float) * (size_t)n_lines * (size_t)width);
 }
 static void attn_fold(const struct attn_step *st, const struct attn_scratch *s, const struct attn_lines *lines, int segment) {

@@ -18,7 +18,7 @@ enum { ATTN_PAD = 16 };
 struct attn_lines {
   int n, head_dim;
   float *q, *acc;   /* [n, head_dim]; q is already multiplied by the scale */
-  float *max, *sum; /* [n]; -INFINITY and 0 at the start of a segment */
+  float *max, *sum; /* [n]; -FLT_MAX and 0 at the start of a segment */
 };
 
 struct attn_ahead {                /* rows of the tile after this one, to be fetched from memory meanwhile */
@@ -27,11 +27,15 @@ struct attn_ahead {                /* rows of the tile after this one, to be fet
 };
 
 struct attn_kern {
-  int expand_lines; /* from so many lines on, keys and values are better expanded to float32 before tile() */
+  int many_lines; /* from so many lines on, many() is to be called instead of tile() */
 
   /* k, v [ATTN_TILE]: rows of the tile's keys and values in the given dtype. Entries outside the widest [from, to) must be readable and finite.
    * from, to [n]: what each line sees of the tile; from >= to leaves the line as it is. ahead may be NULL. */
   void (*tile)(const struct attn_lines *s, const int *from, const int *to, enum dtype t, const void *const *k, const void *const *v,
+               const struct attn_ahead *ahead);
+  /* The same for keys and values that were expanded to float32, row j at k + j * stride and v + j * stride. All ATTN_TILE rows of keys must be
+   * readable. */
+  void (*many)(const struct attn_lines *s, const int *from, const int *to, const float *k, const float *v, size_t stride,
                const struct attn_ahead *ahead);
   /* (max, sum, acc) becomes what it would be with the later segment (seg_max, seg_sum, seg_acc) behind it. n is padded. */
   void (*merge)(float *max, float *sum, float *acc, float seg_max, float seg_sum, const float *seg_acc, int n);

@@ -4,9 +4,13 @@
 
 #include "compute/attnk_impl.h"
 
+static ALWAYS_INLINE __m256 ak_fold(vec a) { return a; }
+#include "compute/attnk_many.h"
+
 const struct attn_kern attnk_avx2 = {
-    .expand_lines = 12,
+    .many_lines = 12,
     .tile = ak_tile,
+    .many = ak_many,
     .merge = ak_merge,
     .finish = ak_finish,
     .load_q = ak_load_q,

@@ -1,8 +1,9 @@
-/* attnk_impl.h — the text of the attention kernels, compiled once for each width of vector.
+/* attnk_impl.h — the text of the attention kernels, compiled once for each width of vector; that for many lines is in attnk_many.h.
  *
  * Included by attnk_avx2.c and attnk_avx512.c after vec_*.h. Lines are taken 4, 2 or 1 at a time; either way 8 vectors of partial sums are in
  * flight: 4 lines × 2 keys, 2 × 4, 1 × 8 for the scores, and the same shapes of lines × vectors of head_dim for the values.
  */
+#include <float.h>
 #include <math.h>
 
 #include "compute/attn_kern.h"
@@ -107,28 +108,39 @@ static __attribute__((noinline)) void ak_values_of_one(enum dtype t, float *acc,
   }
 }
 
-/* Scores of one line become exp(score - max), those outside [from, to) 0; max and sum move on. Returns the factor for what was summed before. */
-static ALWAYS_INLINE float ak_softmax(float p[ATTN_TILE], int from, int to, float *max, float *sum) {
-  vec s[AK_TILE_VECS], top = vec_set1(-INFINITY);
-  for (int u = 0; u < AK_TILE_VECS; u++) {
-    s[u] = vec_load(p + u * VEC);
-    if (from > 0 || to < ATTN_TILE) s[u] = vec_keep_range(s[u], from - u * VEC, to - u * VEC, -INFINITY);
-    top = vec_max(s[u], top);
+/* The sum over the lanes of each of n <= 8 vectors, in the tree of vec_sum8; sum = sum * fade + that. */
+static ALWAYS_INLINE void ak_add_totals(int n, const vec *total, const float *fade, float *sum) {
+  vec all[8];
+#pragma GCC unroll 8
+  for (int l = 0; l < 8; l++) all[l] = l < n ? total[l] : vec_zero();
+  float t[8];
+  _mm256_storeu_ps(t, vec_sum8(all));
+  for (int l = 0; l < n; l++) sum[l] = sum[l] * fade[l] + t[l];
+}
+
+/* Scores of a few lines become exp(score - max), those outside [from, to) 0; max and sum move on. fade: the factors for what was summed before. */
+static ALWAYS_INLINE void ak_softmax(int n_lines, float p[][ATTN_TILE], const int *from, const int *to, float *max, float *sum,
+                                     float *fade) {
+  vec total[4];
+  for (int l = 0; l < n_lines; l++) {
+    vec s[AK_TILE_VECS], top = vec_set1(-FLT_MAX);
+    for (int u = 0; u < AK_TILE_VECS; u++) {
+      s[u] = vec_load(p[l] + u * VEC);
+      if (from[l] > 0 || to[l] < ATTN_TILE) s[u] = vec_keep_range(s[u], from[l] - u * VEC, to[l] - u * VEC, -INFINITY);
+      top = vec_max(s[u], top);
+    }
+    float new_max = vec_largest(top), f[VEC];
+    new_max = MAX(max[l], new_max);
+    vec_store(f, vec_exp(vec_set1(max[l] - new_max)));
+    fade[l] = f[0], max[l] = new_max;
+    total[l] = vec_zero();
+    for (int u = 0; u < AK_TILE_VECS; u++) {
+      s[u] = vec_exp(vec_sub(s[u], vec_set1(new_max)));
+      vec_store(p[l] + u * VEC, s[u]);
+      total[l] = vec_add(total[l], s[u]);
+    }
   }
-  float new_max = vec_largest(top);
-  new_max = MAX(*max, new_max);
-  float fade[VEC];
-  vec_store(fade, vec_exp(vec_set1(*max - new_max)));
-  for (int u = 0; u < AK_TILE_VECS; u++) {
-    s[u] = vec_exp(vec_sub(s[u], vec_set1(new_max)));
-    vec_store(p + u * VEC, s[u]);
-  }
-  for (int n = AK_TILE_VECS; n > 1; n /= 2) {
-    for (int u = 0; u < n / 2; u++) s[u] = vec_add(s[2 * u], s[2 * u + 1]);
-  }
-  *max = new_max;
-  *sum = *sum * fade[0] + vec_sum(s[0]);
-  return fade[0];
+  ak_add_totals(n_lines, total, fade, sum);
 }
 
 /* n_lines neighbouring lines, each of which sees something of the tile. */
@@ -144,9 +156,7 @@ static ALWAYS_INLINE void ak_group(int n_lines, enum dtype t, const struct attn_
   }
   if (lo > 0 || hi < ATTN_TILE) memset(p, 0, sizeof p);
   ak_scores(n_lines, t, s->q + (size_t)line * head_dim, head_dim, k, lo, hi, p, ahead);
-  for (int l = 0; l < n_lines; l++) {
-    fade[l] = ak_softmax(p[l], from[line + l], to[line + l], &s->max[line + l], &s->sum[line + l]);
-  }
+  ak_softmax(n_lines, p, from + line, to + line, s->max + line, s->sum + line, fade);
   /* Where lines see different keys, each takes its own before and after the common ones. */
   const bool differ = lo < all_lo || hi > all_hi;
   if (all_lo >= all_hi) all_lo = all_hi = ATTN_TILE;
@@ -202,10 +212,10 @@ static void ak_merge(float *max, float *sum, float *acc, float seg_max, float se
 }
 
 static void ak_finish(float *out, const float *acc, float sum, int n) {
-  vec d = vec_set1(sum);
+  vec d = vec_set1(sum), zero = vec_zero(); /* which makes -0 to 0: a sum that a key was added to with the weight 0 is never -0 */
   int i = 0;
-  for (; i + VEC <= n; i += VEC) vec_store(out + i, vec_div(vec_load(acc + i), d));
-  if (i < n) vec_store_n(out + i, vec_div(vec_load_n(acc + i, n - i, 0), d), n - i);
+  for (; i + VEC <= n; i += VEC) vec_store(out + i, vec_add(vec_div(vec_load(acc + i), d), zero));
+  if (i < n) vec_store_n(out + i, vec_add(vec_div(vec_load_n(acc + i, n - i, 0), d), zero), n - i);
 }
 
 static void ak_load_q(float *q, const float *src, float scale, int n) {

@@ -9,19 +9,19 @@ static float ref_dot(const float *a, const float *b, int n) {
   return (float)sum;
 }
 
-static void ref_tile_line(const struct attn_lines *s, int line, int from, int to, const void *const *k, const void *const *v) {
+static void ref_line(const struct attn_lines *s, int line, int from, int to, const float *k, const float *v, size_t stride) {
   float score[ATTN_TILE], top = s->max[line];
   const float *q = s->q + (size_t)line * s->head_dim;
   float *acc = s->acc + (size_t)line * s->head_dim;
   for (int j = from; j < to; j++) {
-    score[j] = ref_dot(q, k[j], s->head_dim);
+    score[j] = ref_dot(q, k + (size_t)j * stride, s->head_dim);
     top = MAX(top, score[j]);
   }
   float fade = expf(s->max[line] - top), sum = s->sum[line] * fade;
   for (int i = 0; i < s->head_dim; i++) acc[i] *= fade;
   for (int j = from; j < to; j++) {
     float p = expf(score[j] - top);
-    const float *value = v[j];
+    const float *value = v + (size_t)j * stride;
     sum += p;
     for (int i = 0; i < s->head_dim; i++) acc[i] += p * value[i];
   }
@@ -29,12 +29,11 @@ static void ref_tile_line(const struct attn_lines *s, int line, int from, int to
   s->sum[line] = sum;
 }
 
-static void ref_tile(const struct attn_lines *s, const int *from, const int *to, enum dtype t, const void *const *k, const void *const *v,
+static void ref_many(const struct attn_lines *s, const int *from, const int *to, const float *k, const float *v, size_t stride,
                      const struct attn_ahead *ahead) {
   (void)ahead;
-  CHECK(t == DTYPE_F32); /* expand_lines = 1 */
   for (int line = 0; line < s->n; line++) {
-    if (from[line] < to[line]) ref_tile_line(s, line, from[line], to[line], k, v);
+    if (from[line] < to[line]) ref_line(s, line, from[line], to[line], k, v, stride);
   }
 }
 
@@ -57,8 +56,8 @@ static void ref_expand(float *out, const void *row, enum dtype t, int n) { dtype
 static void ref_store(void *row, const float *src, enum dtype t, int n) { dtype_from_f32(t, src, row, (size_t)n); }
 
 const struct attn_kern attnk_ref = {
-    .expand_lines = 1,
-    .tile = ref_tile,
+    .many_lines = 1,
+    .many = ref_many,
     .merge = ref_merge,
     .finish = ref_finish,
     .load_q = ref_load_q,

@@ -240,7 +240,7 @@ static int cpu_weight_bind(struct device *d, struct weight *w, int n, const char
     n_bytes += align_up(gemm_packed_bytes(d->kern, &w[i]), 64);
   }
   if (n_bytes == 0) return 0;
-  char *block = mem_big_alloc(n_bytes, name, e);
+  char *block = mem_big_alloc_local(n_bytes, name, e); /* packing writes all of it, in the shares in which products read it */
   if (!block) return -1;
   for (int i = 0; i < n; i++) {
     w[i].packed = block;

@@ -65,12 +65,12 @@ int floor_measure(const struct kern *k, struct workers *w, struct machine_floor 
   mem_big_free(data, READ_BYTES);
 #if defined(__x86_64__)
   if (k->isa == ISA_AVX2) {
-    out->int8_gop_s = spin_rate(w, floor_int8_avx2);
+    out->int8_gop_s = spin_rate(w, k == &kern_avxvnni ? floor_int8_avxvnni : floor_int8_avx2);
     out->float_gop_s = spin_rate(w, floor_float_avx2);
   } else if (k->isa == ISA_AVX512) {
     out->int8_gop_s = spin_rate(w, floor_int8_avx512);
-    out->float_gop_s = spin_rate(w, floor_float_avx512);
-    out->float_name = "bf16";
+    out->float_gop_s = spin_rate(w, k == &kern_avx512bf16 ? floor_bf16_avx512 : floor_float_avx512);
+    if (k == &kern_avx512bf16) out->float_name = "bf16";
   }
 #endif
   return 0;

@@ -19,8 +19,10 @@ struct machine_floor {
 };
 int floor_measure(const struct kern *k, struct workers *w, struct machine_floor *out, struct err *e);
 
-/* Register-only loops: n rounds; return the operations done. One per level. */
+/* Register-only loops: n rounds; return the operations done. One set per level. */
 double floor_int8_avx2(int n), floor_float_avx2(int n);
+double floor_int8_avxvnni(int n);
 double floor_int8_avx512(int n), floor_float_avx512(int n);
+double floor_bf16_avx512(int n);
 
 #endif

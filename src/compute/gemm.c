@@ -181,25 +181,36 @@ struct part { /* panels [from, to) of a weight times rows [row, row + n_rows) of
   int from, to, row, n_rows;
 };
 
-void gemm_panel_codes(const struct gemm_kern *k, const struct weight *w, int panel, struct gemm_x x, int group, int n_rows,
-                      struct gemm_tile *tile) {
+/* To y, from its row `row` on; where y is NULL they stay in the tile. */
+static void panel_codes(const struct gemm_kern *k, const struct weight *w, int panel, struct gemm_x x, int group, int n_rows,
+                        struct gemm_tile *tile, const struct tensor *y, int row) {
   const struct gemm_format *f = gemm_format_of(w->dtype);
   const struct gemm_type_kern *t = &k->types[w->dtype];
   size_t record_bytes = gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f);
   const uint8_t *in = (const uint8_t *)w->packed + (size_t)panel * gemm_panel_bytes(w->dtype, w->cols);
   int n_blocks = w->cols / GEMM_BLOCK;
-  memset(tile->acc, 0, (size_t)n_rows * sizeof tile->acc[0]);
   for (int b = 0; b < n_blocks; b += GEMM_RANGE_BLOCKS) {
     int n = MIN(GEMM_RANGE_BLOCKS, n_blocks - b);
+    bool last = y && b + n == n_blocks;
     t->unpack(tile, in, n);
     in += (size_t)(n / f->blocks) * record_bytes;
     struct gemm_ahead ahead = {in, (int)(record_bytes / f->blocks)}, none = {in, 0};
     for (int i = 0; i < n_rows; i += group) {
+      int m = MIN(group, n_rows - i);
       size_t at = (size_t)i * (size_t)n_blocks + (size_t)b * (size_t)group;
       struct gemm_x part = {x.codes + at * GEMM_BLOCK, x.blocks + at};
-      t->rows(tile, n, MIN(group, n_rows - i), part, tile->acc + i, i ? none : ahead);
+      float(*acc)[GEMM_PANEL] = tile->acc + (last && b == 0 ? 0 : i);
+      if (b == 0) memset(acc, 0, (size_t)m * sizeof *acc);
+      for (int r = 0; r < (last ? m : 0); r++) __builtin_prefetch(tensor_row(y, row + i + r) + panel * GEMM_PANEL, 1);
+      t->rows(tile, n, m, part, acc, i ? none : ahead);
+      for (int r = 0; r < (last ? m : 0); r++) store(y, w, row + i + r, panel, acc[r]);
     }
   }
+}
+
+void gemm_panel_codes(const struct gemm_kern *k, const struct weight *w, int panel, struct gemm_x x, int group, int n_rows,
+                      struct gemm_tile *tile) {
+  panel_codes(k, w, panel, x, group, n_rows, tile, NULL, 0);
 }
 
 void gemm_panel_plain(const struct gemm_kern *k, const struct weight *w, int panel, const void *x, size_t x_bytes, size_t elem_bytes,
@@ -231,10 +242,7 @@ static void quantised_rows(const struct call *c, const struct part *p, struct ge
   const struct rows *r = &c->rows;
   size_t at = block_at(r, p->row, 0);
   struct gemm_x x = {r->codes + at * GEMM_BLOCK, r->blocks + at};
-  for (int panel = p->from; panel < p->to; panel++) {
-    gemm_panel_codes(c->kern->gemm, p->w, panel, x, r->group, p->n_rows, tile);
-    for (int i = 0; i < p->n_rows; i++) store(p->y, p->w, p->row + i, panel, tile->acc[i]);
-  }
+  for (int panel = p->from; panel < p->to; panel++) panel_codes(c->kern->gemm, p->w, panel, x, r->group, p->n_rows, tile, p->y, p->row);
 }
 
 static const void *plain_x(const struct call *c, const struct weight *w, int row, size_t *row_bytes, size_t *elem_bytes) {

@@ -2,11 +2,13 @@
  *
  * Codes of 8 weight rows x 4 k are 32 bytes; the activations of those 4 k are one broadcast dword. vpmaddubsw multiplies unsigned codes with
  * signed activations and adds pairs into int16; several groups of 4 k are added there before vpmaddwd widens to int32. With |a| <= 127 a pair
- * is at most 2 * 127 * code, so nothing saturates or wraps (limit 32767):
- *     codes to 15   3810 a group   8 groups  30480
- *     codes to 31   7874           4         31496
- *     codes to 63  16002           2         32004
- *     8 bits       vpmaddubsw takes |w| <= 128 and a with the sign of w: 2 * 127 * 128 = 32512, widened at once
+ * is at most 2 * 127 * code, so it never saturates. A lane of 16 bits holds the sum of n groups:
+ *     offset types   at most 2 * 127 * offset * n in the end: 32512 for offset 16 with 8 groups and for offset 32 with 4. The sum starts at
+ *                    -offset * sum of a in its lane; what wraps on the way does not matter
+ *     codes to 15    3810 a group,  8 groups 30480
+ *     codes to 31    7874           4        31496
+ *     8 bits         vpmaddubsw takes |w| <= 128 and a with the sign of w: 2 * 127 * 128 = 32512, widened at once
+ * Types with a scale per 16 multiply with sub d while they widen: both halves are at most 2 * 2 * 32512 * 128 < 2^24, exact in float32 too.
  * A panel is two halves of 8 rows.
  */
 #include <immintrin.h>
@@ -16,6 +18,8 @@
 enum { ROWS_MAX = 4, FEW_MAX = 4, PLAIN_ROWS_MAX = 6, PLAIN_PANELS_MAX = 3, GROUPS = 8, AHEAD_BYTES = 4096 };
 
 static ALWAYS_INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+
+static ALWAYS_INLINE void store256(void *p, __m256i v) { _mm256_store_si256((__m256i *)p, v); }
 
 static ALWAYS_INLINE __m256i broadcast4(const int8_t *a) {
   int32_t v;
@@ -80,19 +84,33 @@ static ALWAYS_INLINE __m256 load_f16(const uint8_t *p) { return _mm256_cvtph_ps(
 static ALWAYS_INLINE __m256 load_s8(const uint8_t *p) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 }
+/* Each twice, in 16 bits. */
+static ALWAYS_INLINE __m256i load_s8_twice(const uint8_t *p) {
+  __m128i v = _mm_loadl_epi64((const __m128i *)p);
+  return _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(v, v));
+}
 static ALWAYS_INLINE __m256 load_u8(const uint8_t *p) {
   return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 }
 
-/* Scales and minima of 8 rows for block b of a record; d and min are the record's, read once. */
-static ALWAYS_INLINE void load_scales(const struct gemm_format f, __m256 scale[2], __m256 min[2], const uint8_t *header, __m256 d,
-                                      __m256 dmin, int b, const int half) {
+/* What a block's sums are multiplied with, of 8 rows. */
+struct factors {
+  __m256 scale;
+  __m256i sub[2]; /* a scale per 16: what vpmaddwd widens with; scale is the record's */
+  __m256 min[2];
+};
+
+/* For block b of a record; d and dmin are the record's, read once. */
+static ALWAYS_INLINE struct factors load_factors(const struct gemm_format f, const uint8_t *header, __m256 d, __m256 dmin, int b,
+                                                 const int half) {
   const int parts = GEMM_BLOCK / f.group;
   const uint8_t *sub = header + (f.mins ? 64 : 32) + half * 8 + b * parts * GEMM_PANEL;
+  struct factors x = {.scale = f.subs && parts == 1 ? _mm256_mul_ps(d, load_s8(sub)) : d};
   for (int s = 0; s < parts; s++) {
-    scale[s] = f.subs ? _mm256_mul_ps(d, load_s8(sub + s * GEMM_PANEL)) : d;
-    if (f.mins) min[s] = f.subs ? _mm256_mul_ps(dmin, load_u8(sub + (f.blocks * parts + s) * GEMM_PANEL)) : dmin;
+    if (parts == 2) x.sub[s] = load_s8_twice(sub + s * GEMM_PANEL);
+    if (f.mins) x.min[s] = f.subs ? _mm256_mul_ps(dmin, load_u8(sub + (f.blocks * parts + s) * GEMM_PANEL)) : dmin;
   }
+  return x;
 }
 
 static ALWAYS_INLINE void unpack(const struct gemm_format f, struct gemm_tile *restrict tile, const uint8_t *restrict p, int n_blocks) {
@@ -105,14 +123,14 @@ static ALWAYS_INLINE void unpack(const struct gemm_format f, struct gemm_tile *r
       GEMM_UNROLL(2)
       for (int half = 0; half < 2; half++) {
         __m256i w[GROUPS];
-        __m256 scale[2], min[2];
         load_codes(f, w, p, half);
         GEMM_UNROLL(8)
-        for (int g = 0; g < GROUPS; g++) _mm256_store_si256((__m256i *)(void *)(out + g * 64 + half * 32), w[g]);
-        load_scales(f, scale, min, header, load_f16(header + half * 16), load_f16(header + (f.mins ? 32 : 0) + half * 16), b, half);
+        for (int g = 0; g < GROUPS; g++) store256(out + g * 64 + half * 32, w[g]);
+        struct factors x = load_factors(f, header, load_f16(header + half * 16), load_f16(header + (f.mins ? 32 : 0) + half * 16), b, half);
+        _mm256_store_ps(tile->scales[at + b][0] + half * 8, x.scale);
         for (int s = 0; s < GEMM_BLOCK / f.group; s++) {
-          _mm256_store_ps(tile->scales[at + b][s] + half * 8, scale[s]);
-          if (f.mins) _mm256_store_ps(tile->mins[at + b][s] + half * 8, min[s]);
+          if (f.group == 16) store256(tile->subs[at + b][s] + half * 8, x.sub[s]);
+          if (f.mins) _mm256_store_ps(tile->mins[at + b][s] + half * 8, x.min[s]);
         }
       }
     }
@@ -121,33 +139,42 @@ static ALWAYS_INLINE void unpack(const struct gemm_format f, struct gemm_tile *r
 
 /* --- products --------------------------------------------------------------------------------------------------------- */
 
-/* -offset * sum of a, in every lane. Part s of `parts` of the block. */
-static ALWAYS_INLINE __m256i correction(const struct gemm_block *block, const int parts, const int s, const int offset) {
-  const int32_t *sums = parts == 1 ? &block->neg_sum : s == 0 ? &block->neg_first : &block->neg_second;
-  return _mm256_slli_epi32(_mm256_set1_epi32(*sums), __builtin_ctz((unsigned)offset));
+/* -offset * sum of a in every 16-bit lane, for part s of `parts` of a block. */
+static ALWAYS_INLINE __m256i start(const struct gemm_block *block, const int parts, const int s, const int offset) {
+  if (parts == 1) return _mm256_srai_epi16(_mm256_set1_epi32(block->lanes_16), __builtin_ctz((unsigned)(16 / offset)));
+  __m256i v = _mm256_set1_epi32(block->first_32);
+  if (s == 1) v = _mm256_sub_epi16(_mm256_slli_epi16(_mm256_set1_epi32(block->lanes_16), 1), v);
+  return _mm256_srai_epi16(v, __builtin_ctz((unsigned)(32 / offset)));
 }
 
 static ALWAYS_INLINE __m256 neg_sum(const struct gemm_block *block, const int parts, const int s) {
-  return _mm256_cvtepi32_ps(_mm256_set1_epi32(parts == 1 ? block->neg_sum : s == 0 ? block->neg_first : block->neg_second));
+  if (parts == 1) return _mm256_broadcast_ss(&block->neg_sum);
+  __m256i lanes = _mm256_srai_epi16(start(block, 2, s, 32), 5);
+  return _mm256_cvtepi32_ps(_mm256_madd_epi16(lanes, _mm256_set1_epi16(1)));
 }
 
-static ALWAYS_INLINE int groups_in_16_bits(const int bits) { return bits <= 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1; }
+/* Groups that are added before they are widened. */
+static ALWAYS_INLINE int groups_in_16_bits(const int bits, const int offset) { return bits == 8 ? 1 : offset || bits <= 4 ? GROUPS : 4; }
 
-/* Exact sums of n groups. */
-static ALWAYS_INLINE __m256i dot(const int bits, const __m256i *w, const int8_t *a, const int n) {
-  const int chunk = MIN(n, groups_in_16_bits(bits));
+static ALWAYS_INLINE __m256i multiply(const int bits, __m256i w, __m256i a) {
+  if (bits == 8) return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
+  return _mm256_maddubs_epi16(w, a);
+}
+
+/* Exact sums of part s of `parts` of a block, times sub. */
+static ALWAYS_INLINE __m256i dot(const int bits, const int offset, const int parts, const int s, const __m256i *w, const int8_t *a,
+                                 const struct gemm_block *block, __m256i sub) {
+  const int n = GROUPS / parts, chunk = MIN(n, groups_in_16_bits(bits, offset));
   __m256i sum = _mm256_setzero_si256();
   GEMM_UNROLL(8)
   for (int g = 0; g < n; g += chunk) {
-    __m256i part = _mm256_setzero_si256();
+    __m256i part = offset ? start(block, parts, s, offset) : _mm256_setzero_si256();
     GEMM_UNROLL(8)
     for (int i = g; i < g + chunk; i++) {
-      __m256i v = broadcast4(a + 4 * i), p;
-      if (bits == 8) p = _mm256_maddubs_epi16(_mm256_abs_epi8(w[i]), _mm256_sign_epi8(v, w[i]));
-      else p = _mm256_maddubs_epi16(w[i], v);
-      part = i == g ? p : _mm256_add_epi16(part, p);
+      __m256i p = multiply(bits, w[i], broadcast4(a + 4 * i));
+      part = i == g && !offset ? p : _mm256_add_epi16(part, p);
     }
-    part = _mm256_madd_epi16(part, _mm256_set1_epi16(1));
+    part = _mm256_madd_epi16(part, sub);
     sum = g == 0 ? part : _mm256_add_epi32(sum, part);
   }
   return sum;
@@ -158,7 +185,7 @@ static ALWAYS_INLINE __m256i dot(const int bits, const __m256i *w, const int8_t 
 static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const int n_rows, float (*restrict y)[GEMM_PANEL],
                               const uint8_t *restrict p, struct gemm_x x, int n_blocks) {
   const size_t header_bytes = gemm_header_bytes(&f), block_bytes = gemm_block_bytes(&f);
-  const int parts = GEMM_BLOCK / f.group, offset = code_offset(f);
+  const int parts = GEMM_BLOCK / f.group;
   const int8_t *a = x.codes;
   const struct gemm_block *blocks = x.blocks;
   __m256 acc[ROWS_MAX][2];
@@ -173,20 +200,19 @@ static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const
       GEMM_UNROLL(2)
       for (int half = 0; half < 2; half++) {
         __m256i w[GROUPS];
-        __m256 scale[2], min[2];
         load_codes(f, w, p, half);
-        load_scales(f, scale, min, header, load_f16(header + half * 16), load_f16(header + (f.mins ? 32 : 0) + half * 16), b, half);
+        struct factors q = load_factors(f, header, load_f16(header + half * 16), load_f16(header + (f.mins ? 32 : 0) + half * 16), b, half);
         GEMM_UNROLL(1)
         for (int r = 0; r < n_rows; r++) {
-          __m256 t = _mm256_setzero_ps();
+          __m256i sum = _mm256_setzero_si256();
           GEMM_UNROLL(2)
           for (int s = 0; s < parts; s++) {
-            __m256i sum = dot(code_bits(f), w + s * GROUPS / parts, a + r * GEMM_BLOCK + s * f.group, GROUPS / parts);
-            if (offset) sum = _mm256_add_epi32(sum, correction(blocks + r, parts, s, offset));
-            __m256 v = _mm256_cvtepi32_ps(sum);
-            t = s == 0 ? _mm256_mul_ps(v, scale[0]) : _mm256_fmadd_ps(v, scale[s], t);
+            __m256i v = dot(code_bits(f), code_offset(f), parts, s, w + s * GROUPS / parts, a + r * GEMM_BLOCK + s * f.group, blocks + r,
+                            parts == 2 ? q.sub[s] : _mm256_set1_epi16(1));
+            sum = s == 0 ? v : _mm256_add_epi32(sum, v);
           }
-          for (int s = 0; s < (f.mins ? parts : 0); s++) t = _mm256_fmadd_ps(min[s], neg_sum(blocks + r, parts, s), t);
+          __m256 t = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), q.scale);
+          for (int s = 0; s < (f.mins ? parts : 0); s++) t = _mm256_fmadd_ps(q.min[s], neg_sum(blocks + r, parts, s), t);
           acc[r][half] = _mm256_fmadd_ps(t, _mm256_broadcast_ss(&blocks[r].d), acc[r][half]);
         }
       }
@@ -198,40 +224,36 @@ static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const
   }
 }
 
-/* Sums of n groups for n_rows rows, both halves. w: 64 bytes a group. */
-static ALWAYS_INLINE void dot_rows(const int bits, __m256i sum[ROWS_MAX][2], const uint8_t *w, const int8_t *a, const int n,
-                                   const int n_rows) {
-  const int chunk = MIN(n, groups_in_16_bits(bits));
+/* The same sums for n_rows rows and both halves of a panel, from a tile's codes w: 64 bytes a group. sub: [2][8] of the part, or NULL. */
+static ALWAYS_INLINE void dot_rows(const int n_rows, const int bits, const int offset, const int parts, const int s,
+                                   __m256i sum[ROWS_MAX][2], const uint8_t *w, const int8_t *a, const struct gemm_block *blocks,
+                                   const int32_t *sub) {
+  const int n = GROUPS / parts, chunk = MIN(n, groups_in_16_bits(bits, offset));
   GEMM_UNROLL(8)
   for (int g = 0; g < n; g += chunk) {
     __m256i part[ROWS_MAX][2];
+    if (offset) GEMM_UNROLL(4)
+    for (int r = 0; r < n_rows; r++) part[r][0] = part[r][1] = start(blocks + r, parts, s, offset);
     GEMM_UNROLL(8)
     for (int i = g; i < g + chunk; i++) {
       __m256i w0 = load256(w + i * 64), w1 = load256(w + i * 64 + 32);
       GEMM_UNROLL(4)
       for (int r = 0; r < n_rows; r++) {
-        __m256i v = broadcast4(a + r * GEMM_BLOCK + 4 * i), p0, p1;
-        if (bits == 8) {
-          p0 = _mm256_maddubs_epi16(_mm256_abs_epi8(w0), _mm256_sign_epi8(v, w0));
-          p1 = _mm256_maddubs_epi16(_mm256_abs_epi8(w1), _mm256_sign_epi8(v, w1));
-        } else {
-          p0 = _mm256_maddubs_epi16(w0, v);
-          p1 = _mm256_maddubs_epi16(w1, v);
-        }
-        part[r][0] = keep(i == g ? p0 : _mm256_add_epi16(part[r][0], p0));
-        part[r][1] = keep(i == g ? p1 : _mm256_add_epi16(part[r][1], p1));
+        __m256i v = broadcast4(a + r * GEMM_BLOCK + 4 * i), p0 = multiply(bits, w0, v), p1 = multiply(bits, w1, v);
+        part[r][0] = keep(i == g && !offset ? p0 : _mm256_add_epi16(part[r][0], p0));
+        part[r][1] = keep(i == g && !offset ? p1 : _mm256_add_epi16(part[r][1], p1));
       }
     }
     GEMM_UNROLL(4)
     for (int r = 0; r < n_rows; r++) GEMM_UNROLL(2)
     for (int half = 0; half < 2; half++) {
-      __m256i v = _mm256_madd_epi16(part[r][half], _mm256_set1_epi16(1));
-      sum[r][half] = keep(g == 0 ? v : _mm256_add_epi32(sum[r][half], v));
+      __m256i v = _mm256_madd_epi16(part[r][half], sub ? load256(sub + half * 8) : _mm256_set1_epi16(1));
+      sum[r][half] = keep(g == 0 && s == 0 ? v : _mm256_add_epi32(sum[r][half], v));
     }
   }
 }
 
-/* What the kernels of several rows depend on: bits of the codes (8: signed), k per scale, offset, minima. */
+/* What the kernels of several rows depend on: bits of the codes (8: signed), parts with a scale each, offset, minima. */
 static ALWAYS_INLINE void rows_n(const int n_rows, const int bits, const int parts, const int offset, const bool mins,
                                  const struct gemm_tile *restrict tile, int n_blocks, struct gemm_x x, float (*restrict acc)[GEMM_PANEL],
                                  struct gemm_ahead ahead) {
@@ -240,33 +262,20 @@ static ALWAYS_INLINE void rows_n(const int n_rows, const int bits, const int par
   for (int b = 0; b < n_blocks; b++, a += ROWS_MAX * GEMM_BLOCK, blocks += ROWS_MAX) {
     for (int i = 0; i < ahead.bytes_per_block; i += 64) _mm_prefetch((const char *)ahead.p + i, _MM_HINT_T0);
     ahead.p += ahead.bytes_per_block;
-    __m256 t[ROWS_MAX][2];
+    __asm__("" : "+r"(acc)); /* or the compiler keeps copies of acc on the stack from block to block */
+    __m256i sum[ROWS_MAX][2];
     GEMM_UNROLL(2)
-    for (int s = 0; s < parts; s++) {
-      __m256i sum[ROWS_MAX][2];
-      dot_rows(bits, sum, tile->codes[b][s * GROUPS / parts], a + s * 16, GROUPS / parts, n_rows);
-      GEMM_UNROLL(4)
-      for (int r = 0; r < n_rows; r++) {
-        __m256i c = offset ? correction(blocks + r, parts, s, offset) : _mm256_setzero_si256();
-        GEMM_UNROLL(2)
-        for (int half = 0; half < 2; half++) {
-          __m256 v = _mm256_cvtepi32_ps(offset ? _mm256_add_epi32(sum[r][half], c) : sum[r][half]);
-          __m256 scale = _mm256_load_ps(tile->scales[b][s] + half * 8);
-          t[r][half] = s == 0 ? _mm256_mul_ps(v, scale) : _mm256_fmadd_ps(v, scale, t[r][half]);
-        }
-      }
-    }
+    for (int s = 0; s < parts; s++)
+      dot_rows(n_rows, bits, offset, parts, s, sum, tile->codes[b][s * GROUPS / parts], a + s * 16, blocks,
+               parts == 2 ? tile->subs[b][s] : NULL);
     GEMM_UNROLL(4)
-    for (int r = 0; r < n_rows; r++) {
-      const struct gemm_block *block = blocks + r;
-      __m256 d = _mm256_broadcast_ss(&block->d);
-      for (int s = 0; s < (mins ? parts : 0); s++) {
-        __m256 sum = neg_sum(block, parts, s);
-        t[r][0] = _mm256_fmadd_ps(_mm256_load_ps(tile->mins[b][s]), sum, t[r][0]);
-        t[r][1] = _mm256_fmadd_ps(_mm256_load_ps(tile->mins[b][s] + 8), sum, t[r][1]);
-      }
-      _mm256_store_ps(acc[r], _mm256_fmadd_ps(t[r][0], d, _mm256_load_ps(acc[r])));
-      _mm256_store_ps(acc[r] + 8, _mm256_fmadd_ps(t[r][1], d, _mm256_load_ps(acc[r] + 8)));
+    for (int r = 0; r < n_rows; r++) GEMM_UNROLL(2)
+    for (int half = 0; half < 2; half++) {
+      __m256 t = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[r][half]), _mm256_load_ps(tile->scales[b][0] + half * 8));
+      for (int s = 0; s < (mins ? parts : 0); s++)
+        t = _mm256_fmadd_ps(_mm256_load_ps(tile->mins[b][s] + half * 8), neg_sum(blocks + r, parts, s), t);
+      float *to = acc[r] + half * 8;
+      _mm256_store_ps(to, _mm256_fmadd_ps(t, _mm256_broadcast_ss(&blocks[r].d), _mm256_load_ps(to)));
     }
   }
 }
@@ -419,13 +428,18 @@ static ALWAYS_INLINE int32_t max_8(__m256i v) {
   m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
   return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
 }
-static ALWAYS_INLINE int32_t sum_8(__m256i v) {
-  __m128i m = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-  m = _mm_add_epi32(m, _mm_shuffle_epi32(m, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+/* The sums of a block, from its codes. */
+static ALWAYS_INLINE void block_sums(struct gemm_block *block, __m256i codes) {
+  __m256i v = _mm256_maddubs_epi16(_mm256_set1_epi8(1), codes); /* pairs */
+  v = _mm256_add_epi16(v, _mm256_shuffle_epi32(v, 0x4e));
+  v = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_add_epi16(v, _mm256_shuffle_epi32(v, 0xb1))); /* lanes of each half */
+  __m128i first = _mm256_castsi256_si128(v), both = _mm_add_epi16(first, _mm256_extracti128_si256(v, 1));
+  block->lanes_16 = _mm_cvtsi128_si32(_mm_slli_epi16(both, 4));
+  block->first_32 = _mm_cvtsi128_si32(_mm_slli_epi16(first, 5));
+  block->neg_sum = (float)_mm_cvtsi128_si32(_mm_madd_epi16(both, _mm_set1_epi16(1)));
 }
 
-void gemm_quantise_row_avx2(int8_t *restrict codes, struct gemm_block *restrict blocks, int group, const float *restrict x, int n) {
+static void quantise_row(int8_t *restrict codes, struct gemm_block *restrict blocks, int group, const float *restrict x, int n) {
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
   for (int k = 0; k < n; k += GEMM_BLOCK, blocks += group, codes += group * GEMM_BLOCK) {
     __m256 v[4];
@@ -437,16 +451,14 @@ void gemm_quantise_row_avx2(int8_t *restrict codes, struct gemm_block *restrict 
     float scale = gemm_block_scale(max_8(top), &blocks->d);
     if (scale == 0) {
       memset(codes, 0, GEMM_BLOCK);
-      blocks->neg_sum = blocks->neg_first = blocks->neg_second = 0;
+      *blocks = (struct gemm_block){.d = blocks->d};
       continue;
     }
     for (int i = 0; i < 4; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], _mm256_set1_ps(scale)));
-    blocks->neg_first = -sum_8(_mm256_add_epi32(q[0], q[1]));
-    blocks->neg_second = -sum_8(_mm256_add_epi32(q[2], q[3]));
-    blocks->neg_sum = blocks->neg_first + blocks->neg_second;
     __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
     bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256((__m256i *)(void *)codes, bytes);
+    block_sums(blocks, bytes);
   }
 }
 
@@ -458,7 +470,7 @@ const struct gemm_kern gemm_avx2 = {
     .few_max = FEW_MAX,
     .plain_rows_max = PLAIN_ROWS_MAX,
     .plain_panels_max = PLAIN_PANELS_MAX,
-    .quantise_row = gemm_quantise_row_avx2,
+    .quantise_row = quantise_row,
     .wide_rows = wide_rows,
     .types = {
         TYPE(Q4_0, rows_4bit_offset), TYPE(Q4_1, rows_4bit_min), TYPE(Q5_0, rows_5bit_offset), TYPE(Q5_1, rows_5bit_min),

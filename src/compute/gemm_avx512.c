@@ -1,10 +1,12 @@
-/* gemm_avx512.c — inner loops of matrix products with AVX-512 VNNI and BF16.
+/* gemm_avx512.c — inner loops of matrix products with AVX-512 VNNI, and the tables of both levels that have it: bf16 products are in
+ * gemm_avx512bf16.c, as not every machine with VNNI has them.
  *
- * Codes of 16 weight rows x 4 k are one register; the activations of those 4 k are one broadcast dword. vpdpbusd multiplies unsigned codes with signed
- * activations and adds four products into int32: nothing saturates. The sum starts at -offset * sum of a, so no correction follows.
+ * Codes of 16 weight rows x 4 k are one register; the activations of those 4 k are one broadcast dword. Sums start where gemm_vnni.h says. Where two
+ * pipes do vpdpbusd and fma, 8 rows of x and a block take 80 of their slots, 64 for products (88 with minima, 96 with scales per 16), and 83 loads.
  */
-#include "compute/gemm_kern.h"
 #include "compute/vec_avx512.h"
+
+#include "compute/gemm_vnni.h"
 
 enum { ROWS_MAX = 8, FEW_MAX = 4, PLAIN_ROWS_MAX = 8, PLAIN_PANELS_MAX = 4, GROUPS = 8, AHEAD_BYTES = 4096 };
 
@@ -17,34 +19,13 @@ static ALWAYS_INLINE __m512i broadcast4(const void *a) {
 }
 
 #ifdef CYGNET_SIMDE
-static ALWAYS_INLINE vec to_float(__m512i v) {
-  int32_t x[16];
-  _mm512_storeu_si512(x, v);
-  return vec_join(_mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i *)(void *)x)),
-                  _mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i *)(void *)(x + 8))));
-}
 static ALWAYS_INLINE vec load_u8(const uint8_t *p) {
   float x[16];
   for (int i = 0; i < 16; i++) x[i] = (float)p[i];
   return vec_load(x);
 }
-static ALWAYS_INLINE vec dot_bf16(vec sum, __m512i w, __m512i x) {
-  const __m512i odd = _mm512_set1_epi32(-65536);
-  sum = vec_fma(_mm512_castsi512_ps(_mm512_and_si512(w, odd)), _mm512_castsi512_ps(_mm512_and_si512(x, odd)), sum);
-  return vec_fma(_mm512_castsi512_ps(_mm512_slli_epi32(w, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)), sum);
-}
-static ALWAYS_INLINE void store_bf16(uint16_t *y, const float *x, int n) {
-  for (int i = 0; i < n; i++) y[i] = f32_to_bf16(x[i]);
-}
 #else
-static ALWAYS_INLINE vec to_float(__m512i v) { return _mm512_cvtepi32_ps(v); }
 static ALWAYS_INLINE vec load_u8(const uint8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p))); }
-static ALWAYS_INLINE vec dot_bf16(vec sum, __m512i w, __m512i x) { return _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x); }
-/* n <= 16 */
-static ALWAYS_INLINE void store_bf16(uint16_t *y, const float *x, int n) {
-  __m256bh v = _mm512_cvtneps_pbh(vec_load_n(x, n, 0));
-  _mm256_mask_storeu_epi16(y, vec_first(n), (__m256i)v);
-}
 #endif
 
 /* Shift 16-bit lanes left by n, right for a negative n; bits that cross bytes are masked away by the caller. */
@@ -52,14 +33,11 @@ static ALWAYS_INLINE __m512i shift16(__m512i v, const int n) {
   return n > 0 ? _mm512_slli_epi16(v, n) : n < 0 ? _mm512_srli_epi16(v, -n) : v;
 }
 
-/* Table values are made unsigned like 8-bit codes. */
-static ALWAYS_INLINE int code_offset(const struct gemm_format f) { return f.table ? 128 : f.offset; }
-
 /* --- unpacking -------------------------------------------------------------------------------------------------------- */
 
 static ALWAYS_INLINE void load_codes(const struct gemm_format f, __m512i w[GROUPS], const uint8_t *p) {
   if (f.bits == 8) GEMM_UNROLL(8)
-  for (int g = 0; g < GROUPS; g++) w[g] = load512(p + g * 64);
+  for (int g = 0; g < GROUPS; g++) w[g] = _mm512_xor_si512(load512(p + g * 64), _mm512_set1_epi8(-128));
   if (f.bits >= 4 && f.bits < 8) {
     GEMM_UNROLL(4)
     for (int j = 0; j < 4; j++) {
@@ -86,10 +64,19 @@ static ALWAYS_INLINE void load_codes(const struct gemm_format f, __m512i w[GROUP
   }
   if (f.table) {
     __m512i table = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)gemm_iq4_values));
-    table = _mm512_xor_si512(table, _mm512_set1_epi8(-128));
     GEMM_UNROLL(8)
     for (int g = 0; g < GROUPS; g++) w[g] = _mm512_shuffle_epi8(table, w[g]);
   }
+  if (f.offset && f.bits < 8) GEMM_UNROLL(8)
+  for (int g = 0; g < GROUPS; g++) w[g] = _mm512_sub_epi8(w[g], _mm512_set1_epi8((char)f.offset));
+}
+
+/* 128 * sum of w - M over part s of `parts`. */
+static ALWAYS_INLINE __m512i neg_start(const __m512i w[GROUPS], const int parts, const int s) {
+  __m512i sum = _mm512_set1_epi32(-VNNI_MAGIC_BITS);
+  GEMM_UNROLL(8)
+  for (int g = s * GROUPS / parts; g < (s + 1) * GROUPS / parts; g++) sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), w[g]);
+  return sum;
 }
 
 static ALWAYS_INLINE vec load_f16(const uint8_t *p) { return vec_load_f16((const uint16_t *)(const void *)p); }
@@ -118,6 +105,8 @@ static ALWAYS_INLINE void unpack(const struct gemm_format f, struct gemm_tile *r
       for (int g = 0; g < GROUPS; g++) _mm512_store_si512(tile->codes[at + b][g], w[g]);
       load_scales(f, scale, min, header, d, dmin, b);
       for (int s = 0; s < GEMM_BLOCK / f.group; s++) {
+        __m512i start = _mm512_sub_epi32(_mm512_setzero_si512(), neg_start(w, GEMM_BLOCK / f.group, s));
+        _mm512_store_si512(tile->starts[at + b][s], start);
         vec_store(tile->scales[at + b][s], scale[s]);
         if (f.mins) vec_store(tile->mins[at + b][s], min[s]);
       }
@@ -127,14 +116,14 @@ static ALWAYS_INLINE void unpack(const struct gemm_format f, struct gemm_tile *r
 
 /* --- products --------------------------------------------------------------------------------------------------------- */
 
-static ALWAYS_INLINE const int32_t *neg_sum_of(const struct gemm_block *block, const int parts, const int s) {
-  return parts == 1 ? &block->neg_sum : s == 0 ? &block->neg_first : &block->neg_second;
-}
+static ALWAYS_INLINE vec as_float(__m512i sum) { return _mm512_castsi512_ps(sum); }
+static ALWAYS_INLINE vec broadcast(const float *x) { return vec_set1(*x); }
+static ALWAYS_INLINE vec magic_times(vec scale) { return vec_mul(scale, vec_set1(-VNNI_MAGIC)); }
 
-/* -offset * sum of a: where an integer sum starts. */
-static ALWAYS_INLINE __m512i start(const struct gemm_block *block, const int parts, const int s, const int offset) {
-  if (!offset) return _mm512_setzero_si512();
-  return _mm512_slli_epi32(broadcast4(neg_sum_of(block, parts, s)), (unsigned)__builtin_ctz((unsigned)offset));
+/* Part s of a block: a sum that started at M, times its scale; the second is added to t, the first. */
+static ALWAYS_INLINE vec scaled(vec t, __m512i sum, vec scale, vec magic, const int s) {
+  if (s == 0) return vec_fma(as_float(sum), scale, magic);
+  return vec_fma(vec_sub(as_float(sum), vec_set1(VNNI_MAGIC)), scale, t);
 }
 
 /* Straight from the packed bytes, for a group of `group` rows of which n_rows are there: while the weights come from memory, unpacking them
@@ -159,29 +148,31 @@ static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const
       for (size_t i = 0; i < block_bytes; i += 64) _mm_prefetch((const char *)p + AHEAD_BYTES + i, _MM_HINT_T0);
       load_codes(f, w, p);
       load_scales(f, scale, min, header, d, dmin, b);
+      __m512i less[2];
+      for (int s = 0; s < parts; s++) less[s] = neg_start(w, parts, s);
+      vec magic = magic_times(scale[0]);
       GEMM_UNROLL(1)
       for (int r = 0; r < n_rows; r++) {
         vec t = vec_zero();
         GEMM_UNROLL(2)
         for (int s = 0; s < parts; s++) {
-          __m512i sum = start(blocks + r, parts, s, code_offset(f));
+          __m512i sum = _mm512_setzero_si512();
           GEMM_UNROLL(8)
           for (int g = s * GROUPS / parts; g < (s + 1) * GROUPS / parts; g++)
-            sum = _mm512_dpbusd_epi32(sum, w[g], broadcast4(a + r * GEMM_BLOCK + 4 * g));
-          t = s == 0 ? vec_mul(to_float(sum), scale[0]) : vec_fma(to_float(sum), scale[s], t);
+            sum = _mm512_dpbusd_epi32(sum, broadcast4(a + r * GEMM_BLOCK + 4 * g), w[g]);
+          t = scaled(t, _mm512_sub_epi32(sum, less[s]), scale[s], magic, s);
         }
-        for (int s = 0; s < (f.mins ? parts : 0); s++) t = vec_fma(min[s], to_float(broadcast4(neg_sum_of(blocks + r, parts, s))), t);
-        acc[r] = vec_fma(t, vec_set1(blocks[r].d), acc[r]);
+        for (int s = 0; s < (f.mins ? parts : 0); s++) t = vec_fma(min[s], broadcast(vnni_neg_sum(blocks + r, parts, s)), t);
+        acc[r] = vec_fma(t, broadcast(&vnni_block(blocks + r)->d), acc[r]);
       }
     }
   }
   for (int r = 0; r < n_rows; r++) vec_store(y[r], acc[r]);
 }
 
-/* What the kernels of several rows depend on: scales per block, offset, minima. */
-static ALWAYS_INLINE void rows_n(const int n_rows, const int parts, const int offset, const bool mins,
-                                 const struct gemm_tile *restrict tile, int n_blocks, struct gemm_x x, float (*restrict y)[GEMM_PANEL],
-                                 struct gemm_ahead ahead) {
+/* What the kernels of several rows depend on: scales per block, minima. */
+static ALWAYS_INLINE void rows_n(const int n_rows, const int parts, const bool mins, const struct gemm_tile *restrict tile, int n_blocks,
+                                 struct gemm_x x, float (*restrict y)[GEMM_PANEL], struct gemm_ahead ahead) {
   const int8_t *a = x.codes;
   const struct gemm_block *blocks = x.blocks;
   vec acc[ROWS_MAX];
@@ -193,43 +184,40 @@ static ALWAYS_INLINE void rows_n(const int n_rows, const int parts, const int of
     vec t[ROWS_MAX];
     GEMM_UNROLL(2)
     for (int s = 0; s < parts; s++) {
-      __m512i sum[ROWS_MAX];
+      __m512i sum[ROWS_MAX], start = load512(tile->starts[b][s]);
       GEMM_UNROLL(8)
-      for (int r = 0; r < n_rows; r++) sum[r] = start(blocks + r, parts, s, offset);
+      for (int r = 0; r < n_rows; r++) sum[r] = start;
       GEMM_UNROLL(8)
       for (int g = s * GROUPS / parts; g < (s + 1) * GROUPS / parts; g++) {
         __m512i w = load512(tile->codes[b][g]);
         GEMM_UNROLL(8)
-        for (int r = 0; r < n_rows; r++) sum[r] = _mm512_dpbusd_epi32(sum[r], w, broadcast4(a + r * GEMM_BLOCK + 4 * g));
+        for (int r = 0; r < n_rows; r++) sum[r] = _mm512_dpbusd_epi32(sum[r], broadcast4(a + r * GEMM_BLOCK + 4 * g), w);
       }
-      vec scale = vec_load(tile->scales[b][s]);
+      vec scale = vec_load(tile->scales[b][s]), magic = magic_times(scale);
       GEMM_UNROLL(8)
-      for (int r = 0; r < n_rows; r++) t[r] = s == 0 ? vec_mul(to_float(sum[r]), scale) : vec_fma(to_float(sum[r]), scale, t[r]);
+      for (int r = 0; r < n_rows; r++) t[r] = scaled(t[r], sum[r], scale, magic, s);
+    }
+    for (int s = 0; s < (mins ? parts : 0); s++) {
+      vec min = vec_load(tile->mins[b][s]);
+      GEMM_UNROLL(8)
+      for (int r = 0; r < n_rows; r++) t[r] = vec_fma(min, broadcast(vnni_neg_sum(blocks + r, parts, s)), t[r]);
     }
     GEMM_UNROLL(8)
-    for (int r = 0; r < n_rows; r++) {
-      const struct gemm_block *block = blocks + r;
-      for (int s = 0; s < (mins ? parts : 0); s++)
-        t[r] = vec_fma(vec_load(tile->mins[b][s]), to_float(broadcast4(neg_sum_of(block, parts, s))), t[r]);
-      acc[r] = vec_fma(t[r], vec_set1(block->d), acc[r]);
-    }
+    for (int r = 0; r < n_rows; r++) acc[r] = vec_fma(t[r], broadcast(&vnni_block(blocks + r)->d), acc[r]);
   }
   GEMM_UNROLL(8)
   for (int r = 0; r < n_rows; r++) vec_store(y[r], acc[r]);
 }
 
-#define ROWS(name, parts, offset, mins)                                                                                                    \
+#define ROWS(name, parts, mins)                                                                                                            \
   static void name(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, float(*restrict acc)[GEMM_PANEL],     \
                    struct gemm_ahead ahead) {                                                                                              \
-    GEMM_BY_ROWS_8(n_rows, rows_n, parts, offset, mins, tile, n_blocks, x, acc, ahead);                                                    \
+    GEMM_BY_ROWS_8(n_rows, rows_n, parts, mins, tile, n_blocks, x, acc, ahead);                                                            \
   }
-ROWS(rows_offset_8, 1, 8, false)
-ROWS(rows_offset_16, 1, 16, false)
-ROWS(rows_offset_128, 1, 128, false)
-ROWS(rows_min, 1, 0, true)
-ROWS(rows_halves_min, 2, 0, true)
-ROWS(rows_halves_4, 2, 4, false)
-ROWS(rows_halves_32, 2, 32, false)
+ROWS(rows_32, 1, false)
+ROWS(rows_32_min, 1, true)
+ROWS(rows_16, 2, false)
+ROWS(rows_16_min, 2, true)
 
 #define KERNELS(name, ...)                                                                                                                 \
   static void few_##name(float(*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, struct gemm_x x, int n_blocks, int n_rows) {       \
@@ -243,25 +231,38 @@ GEMM_QUANTISED(KERNELS)
 
 /* --- plain numbers ---------------------------------------------------------------------------------------------------- */
 
-/* acc[row or panel] += n columns, ascending (BF16: pairs, x in bf16). One of n_rows and n_panels is 1. */
+/* 16 rows of column k (F32, F16), or of columns k and k + 1 (BF16: even first). */
+static ALWAYS_INLINE void load_plain(const enum dtype t, vec w[2], const uint8_t *p) {
+  if (t == DTYPE_F32) w[0] = vec_load((const float *)(const void *)p);
+  if (t == DTYPE_F16) w[0] = load_f16(p);
+  if (t == DTYPE_BF16) {
+    __m512i v = load512(p);
+    w[0] = _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
+    w[1] = _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536)));
+  }
+}
+
+/* acc[row or panel] += n columns, ascending. One of n_rows and n_panels is 1. */
 static ALWAYS_INLINE void plain(const int n_rows, const int n_panels, const enum dtype t, const uint8_t *restrict p, size_t panel_bytes,
                                 const char *restrict x, size_t x_bytes, int n, float (*restrict acc)[GEMM_PANEL]) {
   const int step = t == DTYPE_BF16 ? 2 : 1, bytes = t == DTYPE_F16 ? 32 : 64;
   vec sum[PLAIN_ROWS_MAX];
   GEMM_UNROLL(8)
   for (int i = 0; i < n_rows * n_panels; i++) sum[i] = vec_load(acc[i]);
-  for (int k = 0; k < n; k += step, p += bytes, x += 4) {
+  for (int k = 0; k < n; k += step, p += bytes) {
+    const bool odd_end = step == 2 && k + 1 == n;
     GEMM_UNROLL(4)
     for (int panel = 0; panel < n_panels; panel++) {
       const uint8_t *at = p + (size_t)panel * panel_bytes;
-      vec w = t == DTYPE_F16 ? load_f16(at) : vec_load((const float *)(const void *)at);
+      vec w[2];
+      load_plain(t, w, at);
       if (n_rows == 1) _mm_prefetch((const char *)at + AHEAD_BYTES, _MM_HINT_T0);
       GEMM_UNROLL(8)
       for (int r = 0; r < n_rows; r++) {
-        __m512i v = broadcast4(x + (size_t)r * x_bytes);
-        const int i = panel + r;
-        if (t == DTYPE_BF16) sum[i] = dot_bf16(sum[i], _mm512_castps_si512(w), v);
-        else sum[i] = vec_fma(w, _mm512_castsi512_ps(v), sum[i]);
+        const float *xr = (const float *)(const void *)(x + (size_t)r * x_bytes) + k;
+        sum[panel + r] = vec_fma(w[0], broadcast(xr), sum[panel + r]);
+        if (step == 1 || odd_end) continue;
+        sum[panel + r] = vec_fma(w[1], broadcast(xr + 1), sum[panel + r]);
       }
     }
   }
@@ -289,26 +290,65 @@ PLAIN(F32)
 PLAIN(F16)
 PLAIN(BF16)
 
-static void bf16_row(uint16_t *restrict y, const float *restrict x, int n) {
-  for (int i = 0; i < n; i += 16) store_bf16(y + i, x + i, MIN(16, n - i));
-  if (n % 2) y[n] = 0;
+/* Columns of a panel as float32, [n][16]. */
+static ALWAYS_INLINE void expand(const enum dtype t, float (*restrict w)[GEMM_PANEL], const uint8_t *restrict p, int n) {
+  const int step = t == DTYPE_BF16 ? 2 : 1, bytes = t == DTYPE_F16 ? 32 : 64;
+  for (int k = 0; k < n; k += step, p += bytes) {
+    vec v[2];
+    load_plain(t, v, p);
+    vec_store(w[k], v[0]);
+    if (step == 2 && k + 1 < n) vec_store(w[k + 1], v[1]);
+  }
+}
+static void expand_F16(float (*restrict w)[GEMM_PANEL], const uint8_t *restrict p, int n) { expand(DTYPE_F16, w, p, n); }
+static void expand_BF16(float (*restrict w)[GEMM_PANEL], const uint8_t *restrict p, int n) { expand(DTYPE_BF16, w, p, n); }
+
+static ALWAYS_INLINE void wide(const int n_rows, const float *restrict w, int n, const float *restrict x, float *restrict y, size_t y_bytes,
+                               bool first) {
+  vec sum[PLAIN_ROWS_MAX];
+  GEMM_UNROLL(8)
+  for (int r = 0; r < n_rows; r++) {
+    const float *from = (const float *)(const void *)((const char *)y + (size_t)r * y_bytes);
+    sum[r] = first ? vec_zero() : vec_load(from);
+    _mm_prefetch((const char *)y + (size_t)(PLAIN_ROWS_MAX + r) * y_bytes, _MM_HINT_T0); /* the next rows' */
+  }
+  for (int k = 0; k < n; k++, w += GEMM_PANEL) {
+    vec v = vec_load(w);
+    GEMM_UNROLL(8)
+    for (int r = 0; r < n_rows; r++) sum[r] = vec_fma(v, broadcast(x + r * GEMM_WIDE_STRIDE + k), sum[r]);
+  }
+  GEMM_UNROLL(8)
+  for (int r = 0; r < n_rows; r++) vec_store((float *)(void *)((char *)y + (size_t)r * y_bytes), sum[r]);
+}
+static void wide_rows(const float *restrict w, int n, int n_rows, const float *restrict x, float *restrict y, size_t y_bytes, bool first) {
+  GEMM_BY_ROWS_8(n_rows, wide, w, n, x, y, y_bytes, first);
+}
+
+static void quantise_row(int8_t *restrict codes, struct gemm_block *restrict blocks, int group, const float *restrict x, int n) {
+  vnni_quantise(codes, blocks, group, x, n);
 }
 
 /* clang-format off */
 #define TYPE(name, rows_kernel) [DTYPE_##name] = {.few = few_##name, .unpack = unpack_##name, .rows = rows_kernel}
-#define TYPE_PLAIN(name)        [DTYPE_##name] = {.plain_one = plain_one_##name, .plain_rows = plain_rows_##name}
+#define TYPE_PLAIN(name, expand) [DTYPE_##name] = {.plain_one = plain_one_##name, .plain_rows = plain_rows_##name, .plain_expand = expand}
+#define TYPES_QUANTISED                                                                                                                    \
+  TYPE(Q4_0, rows_32), TYPE(Q4_1, rows_32_min), TYPE(Q5_0, rows_32), TYPE(Q5_1, rows_32_min),                                              \
+  TYPE(Q8_0, rows_32), TYPE(Q2_K, rows_16_min), TYPE(Q3_K, rows_16), TYPE(Q4_K, rows_32_min),                                              \
+  TYPE(Q5_K, rows_32_min), TYPE(Q6_K, rows_16), TYPE(IQ4_NL, rows_32), TYPE(IQ4_XS, rows_32)
+#define COMMON                                                                                                                             \
+  .rows_max = ROWS_MAX, .few_max = FEW_MAX, .plain_rows_max = PLAIN_ROWS_MAX, .plain_panels_max = PLAIN_PANELS_MAX,                        \
+  .quantise_row = quantise_row
+
 const struct gemm_kern gemm_avx512 = {
-    .rows_max = ROWS_MAX,
-    .few_max = FEW_MAX,
-    .plain_rows_max = PLAIN_ROWS_MAX,
-    .plain_panels_max = PLAIN_PANELS_MAX,
-    .quantise_row = gemm_quantise_row_avx2,
-    .bf16_row = bf16_row,
-    .types = {
-        TYPE(Q4_0, rows_offset_8), TYPE(Q4_1, rows_min), TYPE(Q5_0, rows_offset_16), TYPE(Q5_1, rows_min),
-        TYPE(Q8_0, rows_offset_128), TYPE(Q2_K, rows_halves_min), TYPE(Q3_K, rows_halves_4), TYPE(Q4_K, rows_min),
-        TYPE(Q5_K, rows_min), TYPE(Q6_K, rows_halves_32), TYPE(IQ4_NL, rows_offset_128), TYPE(IQ4_XS, rows_offset_128),
-        TYPE_PLAIN(F32), TYPE_PLAIN(F16), TYPE_PLAIN(BF16),
-    },
+    COMMON,
+    .wide_rows = wide_rows,
+    .types = {TYPES_QUANTISED, TYPE_PLAIN(F32, NULL), TYPE_PLAIN(F16, expand_F16), TYPE_PLAIN(BF16, expand_BF16)},
+};
+
+const struct gemm_kern gemm_avx512bf16 = {
+    COMMON,
+    .bf16_row = gemm_bf16_row,
+    .types = {TYPES_QUANTISED, TYPE_PLAIN(F32, NULL), TYPE_PLAIN(F16, expand_F16),
+              [DTYPE_BF16] = {.plain_one = gemm_plain_one_bf16, .plain_rows = gemm_plain_rows_bf16}},
 };
 /* clang-format on */

@@ -5,6 +5,7 @@
  *
  *   per block of 32 k, ascending:   t = float(sum of codes * a)  * scale              (exact integer sum, correction for the offset included)
  *                                   t = fma(second half's sum, its scale, t)          types with a scale per 16
+ *                                   t = float(sum of both halves' sums * sub d) * d   the same in avx2: exact up to the last product
  *                                   t = fma(min, float(-sum of a), t)                 types with minima, per scale
  *                                   acc = fma(t, d of a, acc)
  *
@@ -48,10 +49,13 @@
   }
 #endif
 
-/* A block of 32 quantised activations beside its codes. Sums are negated: they are only ever used to take an offset or a minimum away. */
+/* A block of 32 quantised activations beside its codes, as avx2 has it; another level may keep other sums. Sums are negated: they are only ever
+ * used to take an offset or a minimum away. Where avx2 adds products in 16 bits, lane 0 takes k and k + 1 of each four, lane 1 the others. */
 struct gemm_block {
   float d;
-  int32_t neg_sum, neg_first, neg_second; /* over 32 codes, and over each half */
+  float neg_sum;    /* over 32 codes */
+  int32_t lanes_16; /* the same by lanes, int16 each, times 16 */
+  int32_t first_32; /* of the first 16 codes, times 32; those of the second 16 are 2 * lanes_16 - first_32, whatever wraps */
 };
 
 /* From the bits of the greatest magnitude in a block: d, and the factor that makes codes of the values; 0 when all codes are zero. A block whose
@@ -85,6 +89,10 @@ struct gemm_tile {
   uint8_t codes[GEMM_RANGE_BLOCKS][8][64]; /* [block][group][row * 4 + k]; what the level's `rows` wants: offset codes or signed values */
   float scales[GEMM_RANGE_BLOCKS][2][GEMM_PANEL];
   float mins[GEMM_RANGE_BLOCKS][2][GEMM_PANEL];
+  union {
+    int32_t starts[GEMM_RANGE_BLOCKS][2][GEMM_PANEL]; /* what integer sums begin with, on the levels of gemm_vnni.h */
+    int32_t subs[GEMM_RANGE_BLOCKS][2][GEMM_PANEL];   /* avx2, types with a scale per 16: sub d twice, in 16 bits each; scales has d */
+  };
   float acc[GEMM_TILE_ROWS][GEMM_PANEL];
 };
 
@@ -153,9 +161,14 @@ void gemm_ref_rows(const struct weight *w, const struct tensor *y, const struct 
 extern const struct gemm_kern gemm_ref;
 #if defined(__x86_64__)
 extern const struct gemm_kern gemm_avx2;
-extern const struct gemm_kern gemm_avx512;
-void gemm_quantise_row_avx2(int8_t *restrict codes, struct gemm_block *restrict blocks, int group, const float *restrict x,
-                            int n); /* for both */
+extern const struct gemm_kern gemm_avxvnni;
+extern const struct gemm_kern gemm_avx512, gemm_avx512bf16;
+/* gemm_avx512bf16.c, for the latter */
+void gemm_plain_one_bf16(float (*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, size_t panel_bytes, int n_panels, const void *x,
+                         int n);
+void gemm_plain_rows_bf16(const uint8_t *restrict panel, int n, int n_rows, const void *x, size_t x_bytes,
+                          float (*restrict acc)[GEMM_PANEL]);
+void gemm_bf16_row(uint16_t *restrict y, const float *restrict x, int n);
 #endif
 
 #endif

@@ -1,4 +1,4 @@
-/* kern_avx512.c — the elementwise kernels and the table of the avx512 level. */
+/* kern_avx512.c — the elementwise kernels and the tables of the avx512 level. */
 #if defined(__x86_64__)
 #include "compute/vec_avx512.h"
 
@@ -8,25 +8,15 @@
 #include "compute/attn_kern.h"
 #include "compute/gemm_kern.h"
 
-const struct kern kern_avx512 = {
-    .isa = ISA_AVX512,
-    .name = "avx512",
-    .gemm = &gemm_avx512,
-    .attn = &attnk_avx512,
-    .attend = &attend_avx512,
-    .rmsnorm = kern_rmsnorm,
-    .add_rmsnorm = kern_add_rmsnorm,
-    .layernorm = kern_layernorm,
-    .add = kern_add,
-    .add_scaled = kern_add_scaled,
-    .scale = kern_scale,
-    .gated = kern_gated,
-    .bias_act = kern_bias_act,
-    .clamp = kern_clamp,
-    .rope = kern_rope,
-    .softcap = kern_softcap,
-    .argmax = kern_argmax,
-};
+/* The variants of the level differ in their products. */
+#define KERN(isa_, name_, gemm_)                                                                                                           \
+  {                                                                                                                                        \
+    .isa = isa_, .name = name_, .gemm = gemm_, .attn = &attnk_avx512, .attend = &attend_avx512, .rmsnorm = kern_rmsnorm,                   \
+    .add_rmsnorm = kern_add_rmsnorm, .layernorm = kern_layernorm, .add = kern_add, .add_scaled = kern_add_scaled, .scale = kern_scale,     \
+    .gated = kern_gated, .bias_act = kern_bias_act, .clamp = kern_clamp, .rope = kern_rope, .softcap = kern_softcap, .argmax = kern_argmax \
+  }
+const struct kern kern_avx512 = KERN(ISA_AVX512, "avx512", &gemm_avx512);
+const struct kern kern_avx512bf16 = KERN(ISA_AVX512, "avx512+bf16", &gemm_avx512bf16);
 #else
 typedef int kern_avx512_is_for_x86_64;
 #endif

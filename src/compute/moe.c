@@ -334,6 +334,11 @@ static ALWAYS_INLINE void add_shared(float *restrict y, const float *restrict x,
   for (; k < n; k++) y[k] += share * x[k];
 }
 
+/* A segment's rows lie anywhere in y: their lines are on the way while the product is computed. */
+static void fetch_outputs(const struct call *c, int place, int n_rows, int panel) {
+  for (int i = 0; i < n_rows; i++) __builtin_prefetch(tensor_row(&c->y, c->s->places[place + i].row) + panel * GEMM_PANEL, 1);
+}
+
 static void down_item(void *ctx, int item, int worker) {
   const struct call *c = ctx;
   const struct moe_scratch *s = c->s;
@@ -356,6 +361,7 @@ static void down_item(void *ctx, int item, int worker) {
       for (int row = 0; row < g->n_rows; row += GEMM_TILE_ROWS) {
         struct product p = {.w = w, .x = &act, .segment = *g, .row = row, .panel = panel, .n_panels = n};
         p.n_rows = MIN(GEMM_TILE_ROWS, g->n_rows - row);
+        fetch_outputs(c, g->place + row, p.n_rows, panel);
         product(c->kern, &p, &a->gate, a->ref);
         for (int j = 0; j < MAX(n, p.n_rows); j++) {
           const struct moe_place *place = &s->places[g->place + row + (n > 1 ? 0 : j)];

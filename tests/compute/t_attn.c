@@ -301,6 +301,44 @@ static void nan_stays_with_those_who_see_it(void **state) {
   }
 }
 
+/* Products that vanish leave -0 behind; whether a key that a row does not see was added with the weight 0 must not be told from the sign. */
+static void vanishing_products_have_one_sign(void **state) {
+  (void)state;
+  enum { N = 40 };
+  for (int level = 0; level < n_levels; level++) {
+    const struct attn_layer layer = {KV_FULL, 1, 1, 16, 1, 0};
+    struct attn_config c = {.layers = &layer, .n_layers = 1, .kv_dtype = DTYPE_F32, .page_tokens = 16, .rows_max = N, .seqs_max = 1};
+    c.n_pages[KV_FULL] = 3, c.tokens_max = N, c.kern = levels[level];
+    struct tensor q = new_tensor(N, 16), k = new_tensor(N, 16), v = new_tensor(N, 16), out[2] = {new_tensor(N, 16), new_tensor(N, 16)};
+    for (int i = 0; i < N; i++) {
+      tensor_row(&q, i)[0] = 1, tensor_row(&k, i)[0] = i % 4 ? -10 : 0;
+      for (int d = 0; d < 16; d++) tensor_row(&v, i)[d] = i % 4 == 1 ? -0x1p-140f : i > 30 ? 1 : 0;
+    }
+    for (int way = 0; way < 2; way++) { /* all rows in one step, one row in each */
+      struct err e = {0};
+      struct attn *a = attn_cpu_ops.open(&c, &e);
+      assert_non_null(a);
+      struct batch b;
+      new_batch(&b, N, 1, 3);
+      for (int i = 0; i < 3; i++) b.page[KV_FULL][i] = i + 1;
+      b.n_seqs = 1;
+      for (int row = 0, n = way ? 1 : N; row < N; row += n) {
+        struct tensor part[4] = {tensor_part(q, row, n, 0, 16), tensor_part(k, row, n, 0, 16), tensor_part(v, row, n, 0, 16),
+                                 tensor_part(out[way], row, n, 0, 16)};
+        b.n_rows = b.q_start[1] = n;
+        for (int i = 0; i < n; i++) b.pos[i] = row + i, b.hi[KV_FULL][i] = row + i + 1, b.slot[KV_FULL][i] = 16 + row + i;
+        attn_cpu_ops.prepare(a, &b);
+        attn_cpu_ops.run(a, 0, &part[0], &part[1], &part[2], &part[3]);
+      }
+      free_batch(&b);
+      attn_cpu_ops.close(a);
+    }
+    for (int i = 0; i < N; i++) assert_memory_equal(tensor_row(&out[0], i), tensor_row(&out[1], i), 16 * sizeof(float));
+    struct tensor *const all[] = {&q, &k, &v, &out[0], &out[1]};
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) free(all[i]->data);
+  }
+}
+
 /* Great scores of both signs: no overflow, and the sum stays 1 where all values are 1. */
 static void great_scores(void **state) {
   (void)state;
@@ -544,6 +582,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(long_contexts),
     cmocka_unit_test(rows_of_a_picture_see_each_other),
     cmocka_unit_test(nan_stays_with_those_who_see_it),
+    cmocka_unit_test(vanishing_products_have_one_sign),
     cmocka_unit_test(great_scores),
     cmocka_unit_test(kernels_convert_exactly),
     cmocka_unit_test(replayed_runs_give_the_same_bits),

@@ -5,20 +5,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "compute/gemm_kern.h"
 #include "compute/kern.h"
 
 enum { N_MOST = 1153 };
 
-static const struct kern *levels[4];
+static const struct kern *levels[8];
 static int n_levels;
 
 static int start(void **state) {
   (void)state;
-  static const enum isa isas[] = {ISA_REF, ISA_AVX2, ISA_AVX512};
-  struct err e = {0};
-  for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
-    if (kern_available(isas[i])) levels[n_levels++] = kern_select(isas[i], &e);
-  }
+  while ((levels[n_levels] = kern_variant(n_levels))) n_levels++;
   return 0;
 }
 
@@ -287,6 +284,88 @@ static void selection(void **state) {
   }
 }
 
+/* What CPUID and XGETBV say on processors of each kind, by the bits in the manuals: what they have, whatever the system saves. */
+#if defined(__x86_64__)
+static void choice_by_processor(void **state) {
+  (void)state;
+  enum { SSE = 1u << 0 | 1u << 9 | 1u << 19 | 1u << 20, OSXSAVE = 1u << 27, AVX = 1u << 28, FMA = 1u << 12, F16C = 1u << 29 };
+  enum { V3 = SSE | OSXSAVE | AVX | FMA | F16C, YMM = 0x07, ZMM = 0xe7, VNNI = 1u << 11, AVX_VNNI = 1u << 4, BF16 = 1u << 5 };
+  const unsigned avx2 = 1u << 5 | 1u << 8, skx = avx2 | 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31;
+  static const char *const none = "none";
+  const struct {
+    const char *processor;
+    struct cpu_words words;
+    const char *automatic, *level_avx2, *level_avx512;
+  } cases[] = {
+      {"Nehalem", {SSE, 0, 0, 0, 0}, "ref", none, none},
+      {"Sandy Bridge", {SSE | OSXSAVE | AVX, 0, 0, 0, YMM}, "ref", none, none},
+      {"Haswell, Zen 3", {V3, avx2, 0, 0, YMM}, "avx2", "avx2", none},
+      {"Haswell whose system saves no YMM", {V3, avx2, 0, 0, 0x03}, "ref", none, none},
+      {"Haswell without OSXSAVE", {V3 & ~OSXSAVE, avx2, 0, 0, 0}, "ref", none, none},
+      {"Haswell without FMA", {V3 & ~FMA, avx2, 0, 0, YMM}, "ref", none, none},
+      {"AVX2 without BMI2", {V3, 1u << 5, 0, 0, YMM}, "ref", none, none},
+      {"Skylake-X", {V3, skx, 0, 0, ZMM}, "avx2", "avx2", none},
+      {"Cascade Lake, Ice Lake", {V3, skx, VNNI, 0, ZMM}, "avx512", "avx2", "avx512"},
+      {"Ice Lake whose system saves no ZMM", {V3, skx, VNNI, 0, YMM}, "avx2", "avx2", none},
+      {"Ice Lake without VL", {V3, skx & ~(1u << 31), VNNI, 0, ZMM}, "avx2", "avx2", none},
+      {"Knights Landing", {V3, avx2 | 1u << 16 | 1u << 26 | 1u << 27 | 1u << 28, 0, 0, ZMM}, "avx2", "avx2", none},
+      {"Cooper Lake, Zen 4", {V3, skx, VNNI, BF16, ZMM}, "avx512+bf16", "avx2", "avx512+bf16"},
+      {"Alder Lake", {V3, avx2, 0, AVX_VNNI, YMM}, "avx2+vnni", "avx2+vnni", none},
+      {"Sapphire Rapids, Zen 5", {V3, skx, VNNI, AVX_VNNI | BF16, ZMM}, "avx512+bf16", "avx2+vnni", "avx512+bf16"},
+      {"Zen 5 whose system saves no ZMM", {V3, skx, VNNI, AVX_VNNI | BF16, YMM}, "avx2+vnni", "avx2+vnni", none},
+      {"BF16 without VNNI", {V3, skx, 0, BF16, ZMM}, "avx2", "avx2", none},
+  };
+  for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+    const char *want[] = {cases[i].automatic, "ref", cases[i].level_avx2, cases[i].level_avx512};
+    static const enum isa isas[] = {ISA_AUTO, ISA_REF, ISA_AVX2, ISA_AVX512};
+    for (size_t j = 0; j < ARRAY_LEN(isas); j++) {
+      const struct kern *k = kern_choose(isas[j], kern_features(&cases[i].words));
+      if (strcmp(k ? k->name : none, want[j]))
+        fail_msg("%s, level %zu: %s instead of %s", cases[i].processor, j, k ? k->name : none, want[j]);
+    }
+  }
+}
+
+/* Any bit that is missing loses what needs it and nothing else; whatever the bits, the choice needs no feature that is not there. */
+static void choice_by_bits(void **state) {
+  (void)state;
+  uint64_t rand = 3;
+  for (int n = 0; n < 20000; n++) {
+    const struct cpu_words full = {~0u, ~0u, ~0u, ~0u, ~0u};
+    struct cpu_words w = full;
+    unsigned *words[] = {&w.leaf1_ecx, &w.leaf7_ebx, &w.leaf7_ecx, &w.leaf7_1_eax, &w.xcr0};
+    for (int cut = test_rand_int(&rand, 0, 3); cut > 0; cut--) *words[test_rand_int(&rand, 0, 4)] &= ~(1u << test_rand_int(&rand, 0, 31));
+    unsigned f = kern_features(&w);
+    const bool ymm = w.leaf1_ecx >> 27 & w.leaf1_ecx >> 28 & w.leaf1_ecx >> 12 & w.leaf1_ecx >> 29 & w.leaf7_ebx >> 5 & w.leaf7_ebx >> 8 &
+                     w.xcr0 >> 1 & w.xcr0 >> 2 & 1;
+    const bool zmm = ymm && (w.leaf7_ebx >> 16 & w.leaf7_ebx >> 17 & w.leaf7_ebx >> 30 & w.leaf7_ebx >> 31 & w.leaf7_ecx >> 11 &
+                             w.xcr0 >> 5 & w.xcr0 >> 6 & w.xcr0 >> 7 & 1);
+    assert_int_equal((f & CPU_AVX2) != 0, ymm);
+    assert_int_equal((f & CPU_AVX_VNNI) != 0, ymm && (w.leaf7_1_eax >> 4 & 1));
+    assert_int_equal((f & CPU_AVX512) != 0, zmm);
+    assert_int_equal((f & CPU_AVX512_BF16) != 0, zmm && (w.leaf7_1_eax >> 5 & 1));
+    const struct kern *k = kern_choose(ISA_AUTO, f);
+    assert_non_null(k);
+    assert_true(k == &kern_avx512bf16 || !(f & CPU_AVX512_BF16));
+    assert_true(k->isa != ISA_AVX512 || zmm);
+    assert_true(k->isa != ISA_AVX2 || (ymm && !zmm));
+  }
+}
+
+/* gemm_avxvnni.c lends its plain numbers to gemm_avx2.c, so what bounds them must be the same. */
+static void plain_numbers_alike(void **state) {
+  (void)state;
+  assert_int_equal(kern_avxvnni.gemm->plain_rows_max, kern_avx2.gemm->plain_rows_max);
+  assert_int_equal(kern_avxvnni.gemm->plain_panels_max, kern_avx2.gemm->plain_panels_max);
+  assert_int_equal(!kern_avxvnni.gemm->bf16_row, !kern_avx2.gemm->bf16_row);
+  assert_int_equal(!kern_avxvnni.gemm->wide_rows, !kern_avx2.gemm->wide_rows);
+}
+#else
+static void choice_by_processor(void **state) { (void)state; }
+static void choice_by_bits(void **state) { (void)state; }
+static void plain_numbers_alike(void **state) { (void)state; }
+#endif
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(rmsnorm),
     cmocka_unit_test(add_and_scale),
@@ -297,6 +376,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(bits_do_not_depend_on_the_place),
     cmocka_unit_test(argmax),
     cmocka_unit_test(selection),
+    cmocka_unit_test(choice_by_processor),
+    cmocka_unit_test(choice_by_bits),
+    cmocka_unit_test(plain_numbers_alike),
 };
 
 int main(void) {
