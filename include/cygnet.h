@@ -76,6 +76,7 @@ struct cygnet_options {
   int disable_prefix_cache; /* nothing is reused between requests */
   int disable_graph;        /* every step is prepared anew */
   int take_memory;          /* all memory is taken from the system at once, not when it is first used: for servers */
+  int ignore_numa;          /* threads are bound to no memory node, and memory lies where the system puts it */
   int quiet;                /* no progress on stderr */
 };
 
@@ -102,7 +103,9 @@ struct cygnet_info { /* strings live as long as the struct cygnet */
   size_t weight_bytes, packed_bytes, kv_bytes, scratch_bytes; /* weight_bytes: in the file */
   size_t kv_token_bytes_full, kv_token_bytes_sliding;         /* one token in all layers of a kind */
   int64_t products_per_token, products_per_logits;            /* multiply-adds with weights: a prompt token; one row of logits more */
-  size_t decode_bytes;                                        /* weights that one decoding step reads */
+  int64_t plain_per_token, plain_per_logits;                  /* of those, with bf16, f16 and f32 weights */
+  int64_t key_per_token[2], key_per_logits[2]; /* multiply-adds of attention for each visible key: full layers [0], sliding ones [1] */
+  size_t decode_bytes;                         /* weights that one decoding step reads */
   double load_ms;
   /* pictures and sound */
   const char *vision, *audio;           /* names of the encoders: "siglip"; NULL: not taken */

@@ -19,10 +19,11 @@ enum command {
   CMD_INSPECT = 1 << 7,
   CMD_PARSE = 1 << 8,
   CMD_PREPROCESS = 1 << 9,
-  CMD_RUNS = CMD_SERVE | CMD_CHAT | CMD_COMPLETE | CMD_LOGITS | CMD_BENCH, /* commands that run a model */
+  CMD_EVAL = 1 << 10,
+  CMD_RUNS = CMD_SERVE | CMD_CHAT | CMD_COMPLETE | CMD_LOGITS | CMD_BENCH | CMD_EVAL, /* commands that run a model */
   CMD_SAMPLES = CMD_CHAT | CMD_COMPLETE,
   CMD_SHOWS = CMD_CHAT | CMD_COMPLETE | CMD_LOGITS | CMD_PREPROCESS, /* commands that take pictures and sound from files */
-  CMD_ALL = 0x3ff,
+  CMD_ALL = 0x7ff,
 };
 
 struct options {
@@ -32,7 +33,7 @@ struct options {
   /* engine */
   const char *draft_model, *mmproj;
   int64_t device_id, threads, ctx, page_size, chunk, max_running, max_queued, draft;
-  int kv_type, isa, attn, backend; /* choices, indices into the table's lists */
+  int kv_type, isa, numa, attn, backend; /* choices, indices into the table's lists */
   double swa_ratio, mem_fraction;
   size_t mem, media_mem;
   int64_t media_pixels;
@@ -54,6 +55,11 @@ struct options {
   /* bench */
   const char *depths, *batches;
   int64_t bench_prompt, bench_gen, repeat;
+  /* eval */
+  const char *suite, *url, *data, *log;
+  int64_t limit, parallel, samples, shots, window, stride, timeout_s, retries;
+  double min, max;
+  int eval_api; /* 0: the suite's own, 1: completion, 2: chat */
   /* serve */
   const char *host, *api_key, *api_key_file, *admin_key, *tls_cert, *tls_key, *served_name, *cors_origin, *allowed_hosts;
   int64_t port, grace_s, body_mib, connections, idle_s, prep_threads, step_ms;

@@ -12,13 +12,6 @@
 #include "base/str.h"
 #include "base/workers.h"
 
-enum { CPUS_MAX = 8192 };
-
-struct cpu_mask {
-  bool allowed[CPUS_MAX];
-  int count;
-};
-
 static int min_threads(int a, int64_t b) { return b < a ? (int)MAX(b, 1) : a; }
 
 /* --- quota ------------------------------------------------------------------------------------------------------- */
@@ -52,71 +45,83 @@ static void visit_quota(void *ctx, const char *folder, int version) {
   *threads = min_threads(*threads, quota / period + (quota % period != 0));
 }
 
-/* --- cores ------------------------------------------------------------------------------------------------------- */
+/* --- sets and cores ------------------------------------------------------------------------------------------------ */
 
-/* Smallest allowed CPU in "0,4" or "0-1,8-9"; -1 if the list has none. It stands for the whole core. */
-static int first_allowed(const char *list, const struct cpu_mask *mask) {
+int cpus_count(const struct cpu_set_bits *s) {
+  int n = 0;
+  for (size_t i = 0; i < ARRAY_LEN(s->bits); i++) n += __builtin_popcountll(s->bits[i]);
+  return n;
+}
+
+void cpus_parse(struct cpu_set_bits *s, const char *list) {
+  memset(s, 0, sizeof *s);
   for (const char *p = list; *p >= '0' && *p <= '9';) {
     int64_t from = leading_number(p, &p), to = from;
     if (*p == '-') to = leading_number(p + 1, &p);
-    for (int64_t cpu = from; cpu >= 0 && cpu <= to && cpu < CPUS_MAX; cpu++) {
-      if (mask->allowed[cpu]) return (int)cpu;
-    }
+    for (int64_t cpu = from; cpu >= 0 && cpu <= to && cpu < CPUS_MAX; cpu++) cpus_add(s, (int)cpu);
     if (*p == ',') p++;
+  }
+}
+
+/* Smallest CPU in both; -1 if there is none. */
+static int first_of_both(const struct cpu_set_bits *a, const struct cpu_set_bits *b) {
+  for (size_t i = 0; i < ARRAY_LEN(a->bits); i++) {
+    uint64_t both = a->bits[i] & b->bits[i];
+    if (both) return (int)i * 64 + __builtin_ctzll(both);
   }
   return -1;
 }
 
-static int count_cores(const char *sys_root, const struct cpu_mask *mask) {
+/* The smallest allowed CPU of a core stands for it. */
+int cpus_cores(const char *sys_root, const struct cpu_set_bits *mask) {
   int cores = 0;
-  for (int cpu = 0, seen = 0; cpu < CPUS_MAX && seen < mask->count; cpu++) {
-    if (!mask->allowed[cpu]) continue;
+  for (int cpu = 0, seen = 0, n = cpus_count(mask); cpu < CPUS_MAX && seen < n; cpu++) {
+    if (!cpus_has(mask, cpu)) continue;
     seen++;
-    char folder[1024], siblings[1024];
-    int n = snprintf(folder, sizeof folder, "%s/devices/system/cpu/cpu%d/topology", sys_root, cpu);
-    bool known = n > 0 && (size_t)n < sizeof folder && cgroup_read(folder, "thread_siblings_list", siblings, sizeof siblings);
-    int first = known ? first_allowed(siblings, mask) : -1;
-    if (first < 0 || first == cpu) cores++; /* a CPU of unknown family counts as a core */
+    char folder[1024], list[1024];
+    struct cpu_set_bits siblings = {0};
+    int len = snprintf(folder, sizeof folder, "%s/devices/system/cpu/cpu%d/topology", sys_root, cpu);
+    if (len > 0 && (size_t)len < sizeof folder && cgroup_read(folder, "thread_siblings_list", list, sizeof list))
+      cpus_parse(&siblings, list);
+    int first = first_of_both(&siblings, mask);
+    cores += first < 0 || first == cpu; /* a CPU of unknown family counts as a core */
   }
   return MAX(cores, 1);
 }
 
-static int threads_in(const char *proc_root, const char *sys_root, const struct cpu_mask *mask, bool by_core) {
-  int threads = MAX(by_core ? count_cores(sys_root, mask) : mask->count, 1);
+static int threads_in(const char *proc_root, const char *sys_root, const struct cpu_set_bits *mask, bool by_core) {
+  int threads = by_core ? cpus_cores(sys_root, mask) : MAX(cpus_count(mask), 1);
   cgroup_walk(proc_root, sys_root, "cpu", visit_quota, &threads);
   return threads;
 }
 
 /* --- from outside ------------------------------------------------------------------------------------------------- */
 
-static void own_mask(struct cpu_mask *mask) {
+void cpus_own_mask(struct cpu_set_bits *mask) {
   cpu_set_t set[CPUS_MAX / CPU_SETSIZE];
   memset(mask, 0, sizeof *mask);
   if (sched_getaffinity(0, sizeof set, set) != 0) {
-    mask->allowed[0] = true; /* more CPUs than we can name, or no such call */
-    mask->count = 1;
+    cpus_add(mask, 0); /* more CPUs than we can name, or no such call */
     return;
   }
-  for (int cpu = 0; cpu < CPUS_MAX; cpu++) {
-    mask->allowed[cpu] = CPU_ISSET_S(cpu, sizeof set, set);
-    mask->count += mask->allowed[cpu];
-  }
+  for (int cpu = 0; cpu < CPUS_MAX; cpu++)
+    if (CPU_ISSET_S(cpu, sizeof set, set)) cpus_add(mask, cpu);
 }
 
 int cpus_usable(void) {
-  struct cpu_mask mask;
-  own_mask(&mask);
+  struct cpu_set_bits mask;
+  cpus_own_mask(&mask);
   return threads_in("/proc", "/sys", &mask, false);
 }
 
 int workers_default_threads(void) {
-  struct cpu_mask mask;
-  own_mask(&mask);
+  struct cpu_set_bits mask;
+  cpus_own_mask(&mask);
   return threads_in("/proc", "/sys", &mask, true);
 }
 
 int workers_threads_from(const char *proc_root, const char *sys_root, int n_affinity) {
-  struct cpu_mask mask = {.count = MIN(MAX(n_affinity, 1), CPUS_MAX)};
-  for (int cpu = 0; cpu < mask.count; cpu++) mask.allowed[cpu] = true;
+  struct cpu_set_bits mask = {0};
+  for (int cpu = 0; cpu < MIN(MAX(n_affinity, 1), CPUS_MAX); cpu++) cpus_add(&mask, cpu);
   return threads_in(proc_root, sys_root, &mask, true);
 }

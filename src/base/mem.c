@@ -6,12 +6,14 @@
 #include "base/mem.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/cgroup.h"
@@ -87,7 +89,14 @@ void *mem_try_alloc(size_t n_bytes) {
 
 /* --- big --------------------------------------------------------------------------------------------------------- */
 
-enum { HUGE_PAGE_BYTES = 2 << 20 };
+enum {
+  HUGE_PAGE_BYTES = 2 << 20,
+  SHARED_LEAST = 64 << 10, /* smaller blocks are mapped by themselves: a huge page for them would be mostly waste */
+  SHARED_MOST = 4 << 20,   /* larger ones, too: most of them lies in huge pages of its own */
+  SHARED_REGION = 8 << 20, /* mapped at once for blocks between the two */
+  MEMORY_NODES_MAX = 64,   /* bits of a word */
+  POLICY_INTERLEAVE = 3,   /* MPOL_INTERLEAVE of linux/mempolicy.h, which is not everywhere */
+};
 
 static size_t page_bytes(void) {
   long n = sysconf(_SC_PAGESIZE);
@@ -96,12 +105,12 @@ static size_t page_bytes(void) {
 
 static void *map(size_t n_bytes) { return mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); }
 
-/* Map n_bytes (whole pages) at a multiple of the huge page, so that every full one can be huge: map more, cut both ends. */
+/* Map n_bytes (whole huge pages) at a multiple of the huge page, so that every one can be huge: map more, cut both ends. */
 static void *map_huge(size_t n_bytes) {
   size_t more;
   if (size_add_overflows(n_bytes, HUGE_PAGE_BYTES, &more)) return MAP_FAILED;
   unsigned char *p = map(more);
-  if (p == MAP_FAILED) return map(n_bytes);
+  if (p == MAP_FAILED) return MAP_FAILED;
   size_t before = align_up((uintptr_t)p, HUGE_PAGE_BYTES) - (uintptr_t)p;
   size_t after = HUGE_PAGE_BYTES - before;
   if (before > 0) munmap(p, before);
@@ -110,13 +119,50 @@ static void *map_huge(size_t n_bytes) {
   return p + before;
 }
 
+/* What is mapped and not given out, behind some block: the end of its last huge page, or the rest of a region. Memory that was given out once
+ * is never given out again, so all of it is still zero; blocks are unmapped one by one, whatever lies beside them. */
+static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned char *spare;
+static size_t spare_bytes;
+
+/* Keep the larger of two rests. The lock is held. */
+static void keep_spare(unsigned char *p, size_t n_bytes) {
+  unsigned char *less = n_bytes > spare_bytes ? spare : p;
+  size_t less_bytes = MIN(n_bytes, spare_bytes);
+  if (n_bytes > spare_bytes) {
+    spare = p;
+    spare_bytes = n_bytes;
+  }
+  if (less_bytes > 0) munmap(less, less_bytes);
+}
+
+/* n_bytes are whole pages. Large blocks begin at a huge page, smaller ones share some. */
+static void *map_big(size_t n_bytes) {
+  unsigned char *p = MAP_FAILED;
+  if (n_bytes < SHARED_LEAST || n_bytes > SIZE_MAX - HUGE_PAGE_BYTES) return map(n_bytes);
+  pthread_mutex_lock(&spare_lock);
+  if (n_bytes < SHARED_MOST && n_bytes <= spare_bytes) {
+    p = spare;
+    spare += n_bytes;
+    spare_bytes -= n_bytes;
+  } else {
+    size_t whole = n_bytes < SHARED_MOST ? SHARED_REGION : align_up(n_bytes, HUGE_PAGE_BYTES);
+    p = map_huge(whole);
+    if (p != MAP_FAILED) keep_spare(p + n_bytes, whole - n_bytes);
+  }
+  pthread_mutex_unlock(&spare_lock);
+  return p == MAP_FAILED ? map(n_bytes) : p;
+}
+
 static int big_failed(size_t n_bytes, const char *what, struct err *e) {
   char human[32];
   return err_set(e, ERR_NO_MEMORY, "%s: cannot get %s: %s", what, mem_human(n_bytes, human), strerror(ENOMEM));
 }
 
 static bool take_at_once;
+static uint64_t spread_nodes;
 void mem_big_take_at_once(bool on) { take_at_once = on; }
+void mem_big_spread(uint64_t nodes) { spread_nodes = nodes; }
 
 /* Failing is no harm: then pages come when they are written. */
 static void take_now(char *p, size_t n_bytes) {
@@ -127,21 +173,36 @@ static void take_now(char *p, size_t n_bytes) {
   for (size_t at = 0; at < n_bytes; at += page_bytes()) ((volatile char *)p)[at] = 0;
 }
 
-void *mem_big_alloc(size_t n_bytes, const char *what, struct err *e) {
+/* Failing is no harm here, either. */
+static void spread(void *p, size_t n_bytes) {
+  unsigned long nodes[MEMORY_NODES_MAX / (8 * sizeof(unsigned long))];
+  memcpy(nodes, &spread_nodes, sizeof nodes);
+  syscall(SYS_mbind, p, n_bytes, POLICY_INTERLEAVE, nodes, (unsigned long)MEMORY_NODES_MAX + 1, 0UL);
+}
+
+void *mem_big_alloc_local(size_t n_bytes, const char *what, struct err *e) {
   if (n_bytes == 0) return NULL;
   check_guard();
   size_t page = page_bytes();
-  void *p = MAP_FAILED;
   if (!count_down() && n_bytes <= SIZE_MAX - page) {
-    size_t whole = align_up(n_bytes, page);
-    p = whole >= 2 * (size_t)HUGE_PAGE_BYTES ? map_huge(whole) : map(whole);
-  }
-  if (p != MAP_FAILED) {
-    if (take_at_once) take_now(p, align_up(n_bytes, page));
-    return p;
+    void *p = map_big(align_up(n_bytes, page));
+    if (p != MAP_FAILED) return p;
   }
   big_failed(n_bytes, what, e);
   return NULL;
+}
+
+void *mem_big_alloc(size_t n_bytes, const char *what, struct err *e) {
+  void *p = mem_big_alloc_local(n_bytes, what, e);
+  size_t whole = align_up(n_bytes, page_bytes());
+  if (p && spread_nodes) spread(p, whole);
+  if (p && take_at_once) take_now(p, whole);
+  return p;
+}
+
+bool mem_huge_pages(const char *sys_root) {
+  char text[128];
+  return !cgroup_read(sys_root, "kernel/mm/transparent_hugepage/enabled", text, sizeof text) || !strstr(text, "[never]");
 }
 
 void mem_big_free(void *p, size_t n_bytes) {

@@ -27,9 +27,15 @@ void *mem_try_alloc(size_t n_bytes);
  *   "weights: cannot get 2.3 GiB: Cannot allocate memory"
  * n_bytes 0 gives NULL and no error. mem_big_free takes the same n_bytes. */
 void *mem_big_alloc(size_t n_bytes, const char *what, struct err *e);
+/* The same for a block that is written at once, and whole, by those who will read it later: each page lies on the memory node of whoever writes it first,
+ * and the two switches below are not heeded. */
+void *mem_big_alloc_local(size_t n_bytes, const char *what, struct err *e);
 /* From now on blocks get their memory from the system when they are allocated, not when they are first written: what a server has taken at start nobody
  * can take away later, and its resident size does not grow. One switch for the process. */
 void mem_big_take_at_once(bool on);
+/* From now on pages of blocks lie in turn on the memory nodes whose bits are set, for what all threads read and write alike; 0: where they are first written.
+ * One switch for the process, too. */
+void mem_big_spread(uint64_t nodes);
 void mem_big_free(void *p, size_t n_bytes);
 
 /* A bump allocator over one fixed block. arena_alloc never fails softly: asking for more than was planned is a broken
@@ -48,9 +54,10 @@ static inline void arena_reset(struct arena *a, size_t mark) { a->used_bytes = m
 
 /* Bytes for people: "253 MB" style is never used; always binary: "1.2 GiB", "253.1 MiB", "640 B". buf of 32 bytes. */
 const char *mem_human(size_t n_bytes, char buf[32]);
-size_t mem_resident_bytes(void);      /* this process now, from /proc/self/statm; 0 if unknown */
-size_t mem_peak_resident_bytes(void); /* VmHWM */
-size_t mem_available_bytes(void);     /* what may still be taken: min(MemAvailable, cgroup limit - usage) */
+size_t mem_resident_bytes(void);           /* this process now, from /proc/self/statm; 0 if unknown */
+size_t mem_peak_resident_bytes(void);      /* VmHWM */
+bool mem_huge_pages(const char *sys_root); /* false: the system is told never to give huge pages. sys_root replaces "/sys" */
+size_t mem_available_bytes(void);          /* what may still be taken: min(MemAvailable, cgroup limit - usage) */
 
 /* Test hooks. After mem_fail_after(n) the n-th next call (1 = the very next) of mem_try_alloc, mem_big_alloc or
  * arena_init fails as if memory were short, once; 0 disarms. mem_fail_pending tells whether it is still to come. */

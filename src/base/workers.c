@@ -1,7 +1,8 @@
 /* workers.c — fork-join over a pool of threads, for one loop or for a list of them.
  *
  * A loop is one 64-bit word, `tickets`: loop number in the upper half, items not yet taken in the lower. Whoever wants an
- * item takes one by compare-and-swap, which can succeed only in the loop it looked at. That gives the invariants:
+ * item takes one by compare-and-swap, which can succeed only in the loop it looked at. Where threads are bound to several memory nodes each
+ * node has such a word of its own, for its share of the items: [share_end of the node before, share_end). That gives the invariants:
  *   - fn, ctx, n_items and the list's fields are read only by a worker that holds an item, and nobody overwrites them
  *     before every item is counted out of `n_left`: plain fields, no race.
  *   - A helper that comes late finds no tickets and touches nothing; everybody waits for items, never for helpers. A
@@ -13,7 +14,8 @@
  * Sleep: a helper counts itself in n_sleeping, looks at tickets again, then waits on the futex `wake_seq`; whoever opens a loop
  * publishes tickets, then looks at n_sleeping. Both sides are sequentially consistent, so one of them sees the other.
  *
- * Helpers are not bound to CPUs: a second process with the same mask would bind to the same ones.
+ * Helpers are bound to no single CPU: a second process with the same mask would bind to the same ones. Nor is the caller bound to its node: its
+ * mask is the program's, and its other threads inherit it. With the helpers bound, the core that is left over is one of node 0.
  */
 #include "base/workers.h"
 
@@ -41,9 +43,15 @@ enum {
   CLOCK_EVERY = 32,           /* pauses between two looks at the clock */
 };
 
+/* A contended word has its cache line. */
+struct share {
+  _Alignas(LINE_BYTES) _Atomic uint64_t tickets;
+};
+
 struct helper {
   struct workers *pool;
   int worker; /* 1 .. n_threads - 1 */
+  int node;
   pthread_t thread;
 };
 
@@ -51,11 +59,14 @@ struct workers {
   /* Set by whoever opens a loop, constant in it. */
   workers_fn fn;
   void *ctx;
-  int n_items;
-  const struct launch *next, *end; /* what follows in the list */
+  int share_end[TOPOLOGY_NODES_MAX]; /* items of node k and those before; of the last node: all */
+  const struct launch *next, *end;   /* what follows in the list */
 
   int n_threads;
-  int n_started; /* helpers that exist */
+  int n_nodes;                              /* 1: nothing is bound, nothing shared out */
+  int first_thread[TOPOLOGY_NODES_MAX + 1]; /* of node k: [first_thread[k], first_thread[k + 1]) */
+  uint64_t memory_nodes;                    /* bits of the nodes' numbers */
+  int n_started;                            /* helpers that exist */
   int64_t spin_ns;
   bool oversubscribed;   /* more threads than CPUs */
   bool running;          /* inside workers_run or a list */
@@ -63,8 +74,7 @@ struct workers {
   uint64_t n_runs;
   struct helper *helpers; /* [n_threads - 1] */
 
-  /* Each contended word has its cache line. */
-  _Alignas(LINE_BYTES) _Atomic uint64_t tickets;
+  struct share shares[TOPOLOGY_NODES_MAX]; /* [n_nodes] */
   _Alignas(LINE_BYTES) _Atomic int n_left; /* items not yet done, and 1 for the rest of the list */
   _Alignas(LINE_BYTES) _Atomic int n_sleeping;
   _Alignas(LINE_BYTES) _Atomic uint32_t wake_seq; /* futex word */
@@ -93,15 +103,25 @@ static void wake_sleepers(struct workers *w, int n) {
   futex_wake(&w->wake_seq, n);
 }
 
-/* Nobody holds an item. From the store of tickets on, others take part. */
+/* Nobody holds an item. From the first store of tickets on others take part, and from the last one on they may have done all and have opened
+ * the next loop: so nothing of the pool is read then. Empty shares keep the word of some loop before, in which nothing is left. */
 static void open_loop(struct workers *w, workers_fn fn, void *ctx, int n_items) {
   const bool goes_on = w->next != w->end;
+  int n_share[TOPOLOGY_NODES_MAX], before = 0;
   w->fn = fn;
   w->ctx = ctx;
-  w->n_items = n_items;
+  for (int k = 0; k < w->n_nodes; k++) {
+    int end = k + 1 < w->n_nodes ? (int)((int64_t)n_items * w->first_thread[k + 1] / w->n_threads) : n_items;
+    n_share[k] = end - before;
+    before = w->share_end[k] = end;
+  }
   atomic_store_explicit(&w->n_left, n_items + goes_on, memory_order_relaxed);
-  uint64_t loop = (atomic_load_explicit(&w->tickets, memory_order_relaxed) >> 32) + 1;
-  atomic_store(&w->tickets, loop << 32 | (uint32_t)n_items);
+  for (int k = 0; k < w->n_nodes; k++) {
+    _Atomic uint64_t *tickets = &w->shares[k].tickets;
+    if (n_share[k] == 0) continue;
+    uint64_t loop = (atomic_load_explicit(tickets, memory_order_relaxed) >> 32) + 1;
+    atomic_store(tickets, loop << 32 | (uint32_t)n_share[k]);
+  }
   wake_sleepers(w, goes_on ? INT_MAX : n_items - 1);
 }
 
@@ -119,29 +139,41 @@ static void open_next(struct workers *w, int worker) {
   atomic_store_explicit(&w->n_left, 0, memory_order_release);
 }
 
+/* Take an item: of the node's own share, then of the shares after it. -1: there is none. */
+static ALWAYS_INLINE int take_item(struct workers *w, int node) {
+  for (int i = 0, k = node; i < w->n_nodes; i++, k = k + 1 == w->n_nodes ? 0 : k + 1) {
+    _Atomic uint64_t *tickets = &w->shares[k].tickets;
+    uint64_t seen = atomic_load_explicit(tickets, memory_order_acquire);
+    while (tickets_left(seen) > 0)
+      if (atomic_compare_exchange_weak_explicit(tickets, &seen, seen - 1, memory_order_acquire, memory_order_acquire))
+        return w->share_end[k] - (int)tickets_left(seen);
+  }
+  return -1;
+}
+
 /* Do items until none is left to take; count them all at once. */
-static void work(struct workers *w, int worker) {
-  int n_mine = 0;
-  bool goes_on = false;
-  uint64_t seen = atomic_load_explicit(&w->tickets, memory_order_acquire);
+static void work(struct workers *w, int worker, int node) {
   for (;;) {
-    while (tickets_left(seen) > 0) {
-      if (!atomic_compare_exchange_weak_explicit(&w->tickets, &seen, seen - 1, memory_order_acquire, memory_order_acquire)) continue;
+    int n_mine = 0;
+    bool goes_on = false;
+    for (int item; (item = take_item(w, node)) >= 0; n_mine++) {
       goes_on = w->next != w->end;
-      w->fn(w->ctx, w->n_items - (int)tickets_left(seen), worker);
-      n_mine++;
-      seen = atomic_load_explicit(&w->tickets, memory_order_acquire);
+      w->fn(w->ctx, item, worker);
     }
     if (n_mine == 0) return;
     int left = atomic_fetch_sub_explicit(&w->n_left, n_mine, memory_order_acq_rel) - n_mine;
     if (!goes_on || left != 1) return;
     open_next(w, worker);
-    n_mine = 0;
-    seen = atomic_load_explicit(&w->tickets, memory_order_acquire);
   }
 }
 
-static bool something_to_do(struct workers *w) { return tickets_left(atomic_load(&w->tickets)) > 0 || atomic_load(&w->stopping); }
+static bool items_left(struct workers *w, memory_order order) {
+  for (int k = 0; k < w->n_nodes; k++)
+    if (tickets_left(atomic_load_explicit(&w->shares[k].tickets, order)) > 0) return true;
+  return false;
+}
+
+static bool something_to_do(struct workers *w) { return items_left(w, memory_order_seq_cst) || atomic_load(&w->stopping); }
 
 /* Spin for a while; true when there is something to do. Within a list a helper gives its CPU away rather than sleep. */
 static bool spin_for_work(struct workers *w) {
@@ -169,7 +201,7 @@ static void *helper_main(void *arg) {
   struct helper *h = arg;
   struct workers *w = h->pool;
   for (;;) {
-    work(w, h->worker);
+    work(w, h->worker, h->node);
     if (spin_for_work(w)) {
       if (atomic_load_explicit(&w->stopping, memory_order_acquire)) return NULL;
     } else {
@@ -182,8 +214,8 @@ static void *helper_main(void *arg) {
  * for a CPU, let go of ours. */
 static void work_until_done(struct workers *w) {
   for (int64_t spins = 0; atomic_load_explicit(&w->n_left, memory_order_acquire) != 0; spins++) {
-    if (tickets_left(atomic_load_explicit(&w->tickets, memory_order_relaxed)) > 0) {
-      work(w, 0);
+    if (items_left(w, memory_order_relaxed)) {
+      work(w, 0, 0);
       spins = 0;
     } else if (spins > (w->oversubscribed ? 200 : 20000)) {
       sched_yield();
@@ -255,7 +287,41 @@ static int start_helper(struct helper *h) {
   return 0;
 }
 
+/* A wish: refusal costs speed. */
+static void bind_helper(struct helper *h, const struct topology_node *node) {
+  cpu_set_t set[CPUS_MAX / CPU_SETSIZE];
+  CPU_ZERO_S(sizeof set, set);
+  for (int cpu = 0; cpu < CPUS_MAX; cpu++)
+    if (cpus_has(&node->cpus, cpu)) CPU_SET_S(cpu, sizeof set, set);
+  pthread_setaffinity_np(h->thread, sizeof set, set);
+}
+
+static void share_out_nodes(struct workers *w, const struct topology *t) {
+  w->n_nodes = t && w->n_threads > 1 ? t->n_nodes : 1;
+  if (w->n_nodes == 1) return;
+  topology_threads(t, w->n_threads, w->first_thread);
+  for (int k = 0; k < w->n_nodes; k++)
+    if (t->nodes[k].id < 64) w->memory_nodes |= UINT64_C(1) << t->nodes[k].id;
+}
+
+static int node_of(const struct workers *w, int worker) {
+  int k = 0;
+  while (k + 1 < w->n_nodes && worker >= w->first_thread[k + 1]) k++;
+  return k;
+}
+
+static bool nodes_ignored;
+void workers_ignore_nodes(bool on) { nodes_ignored = on; }
+
 struct workers *workers_new(int n_threads, struct err *e) {
+  struct topology t = {.n_nodes = 1};
+  struct cpu_set_bits mask;
+  cpus_own_mask(&mask);
+  if (n_threads != 1 && !nodes_ignored) topology_read(&t, "/sys", &mask);
+  return workers_new_on(n_threads, &t, true, e);
+}
+
+struct workers *workers_new_on(int n_threads, const struct topology *t, bool bind, struct err *e) {
   if (n_threads < 0 || n_threads > THREADS_MAX) {
     err_set(e, ERR_BAD_INPUT, "threads: expected 0 (as many as there are cores) to %d, found %d", THREADS_MAX, n_threads);
     return NULL;
@@ -266,17 +332,19 @@ struct workers *workers_new(int n_threads, struct err *e) {
   w->n_threads = n_threads;
   w->oversubscribed = n_threads > cpus_usable();
   w->spin_ns = (w->oversubscribed ? SPIN_US_OVERSUBSCRIBED : SPIN_US) * 1000;
+  share_out_nodes(w, t);
   if (n_threads == 1) return w;
   w->helpers = mem_big_alloc((size_t)(n_threads - 1) * sizeof *w->helpers, "workers", e);
   if (!w->helpers) goto fail;
   for (; w->n_started < n_threads - 1; w->n_started++) {
     struct helper *h = &w->helpers[w->n_started];
-    *h = (struct helper){.pool = w, .worker = w->n_started + 1};
+    *h = (struct helper){.pool = w, .worker = w->n_started + 1, .node = node_of(w, w->n_started + 1)};
     int code = start_helper(h);
     if (code != 0) {
       err_set(e, ERR_IO, "workers: cannot start thread %d of %d: %s", h->worker + 1, n_threads, strerror(code));
       goto fail;
     }
+    if (bind && w->n_nodes > 1) bind_helper(h, &t->nodes[h->node]);
   }
   return w;
 fail:
@@ -296,3 +364,7 @@ void workers_delete(struct workers *w) {
 int workers_count(const struct workers *w) { return w ? w->n_threads : 1; }
 
 uint64_t workers_runs(const struct workers *w) { return w ? w->n_runs : 0; }
+
+int workers_nodes(const struct workers *w) { return w ? w->n_nodes : 1; }
+
+uint64_t workers_memory_nodes(const struct workers *w) { return w ? w->memory_nodes : 0; }

@@ -90,14 +90,24 @@ void cygnet_info(const struct cygnet *c, struct cygnet_info *out) {
                               .scratch_bytes = p->scratch_bytes,
                               .kv_token_bytes_full = p->token_bytes[KV_FULL],
                               .kv_token_bytes_sliding = p->token_bytes[KV_SLIDING],
-                              .products_per_token = m->products_per_row,
-                              .products_per_logits = m->products_per_out,
+                              .products_per_token = m->products_per_row.all,
+                              .products_per_logits = m->products_per_out.all,
+                              .plain_per_token = m->products_per_row.plain,
+                              .plain_per_logits = m->products_per_out.plain,
                               .decode_bytes = m->decode_bytes,
                               .load_ms = c->load_ms};
   set_media_info(c, out);
   if (c->mmproj) out->weight_bytes += weights_total_bytes(c->mmproj);
   for (int n = 1; c->graph && n <= p->sched.max_running; n++) out->graph_buckets += graph_bucket(n, p->sched.max_running) == n;
-  for (int l = 0; l < c->config.n_layers; l++) out->n_layers_sliding += c->config.layers[l].kind == LAYER_SLIDING;
+  int last_owner = 0; /* layers behind it run for the rows whose logits are wanted (models/gemma4.c) */
+  for (int l = 0; l < c->config.n_layers; l++)
+    if (m->config.layers[l].kv_donor == l) last_owner = l;
+  for (int l = 0; l < c->config.n_layers; l++) {
+    const struct layer_config *y = &m->config.layers[l];
+    out->n_layers_sliding += y->kind == LAYER_SLIDING;
+    int64_t *key = l <= last_owner ? out->key_per_token : out->key_per_logits;
+    if (y->kind != LAYER_CROSS) key[y->kind == LAYER_SLIDING] += 2 * y->n_q * y->head_dim;
+  }
 }
 
 int cygnet_floor(const struct cygnet *c, struct cygnet_floor *out, struct cygnet_error *e) {

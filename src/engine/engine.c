@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/workers.h"
 
 /* ---- life ----------------------------------------------------------------------------------------------------------------- */
 
@@ -153,6 +154,7 @@ struct cygnet *engine_open(const struct cygnet_options *o, struct err *e) {
   if (plan_check(o, e)) return NULL;
   int64_t start_ns = clock_ns();
   mem_big_take_at_once(o->take_memory != 0);
+  workers_ignore_nodes(o->ignore_numa != 0);
   struct cygnet *c = xcalloc(1, sizeof *c);
   c->image_pixels = o->image_pixels;
   c->weights = weights_open(o->model, &c->config, e);

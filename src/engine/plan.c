@@ -26,6 +26,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/workers.h"
 #include "engine/engine.h"
 
 enum {
@@ -42,8 +43,8 @@ enum {
   PLAN_CHUNK_MOST = 1 << 16,
   PLAN_RUNNING_MOST = 4096,
   PLAN_QUEUED_MOST = 1 << 20,
-  PLAN_RESUME_LEAST = 16, /* windows of resume points, whatever the number of requests: of one user's long chat */
-  PLAN_RESUME_EACH = 1,   /* windows of resume points per running request */
+  PLAN_RESUME_LEAST = 8, /* windows of resume points, whatever the number of requests: the last turns of one user's long chat */
+  PLAN_RESUME_EACH = 1,  /* windows of resume points per running request */
   PLAN_STEP_MS_MOST = 600000,
   PLAN_MEDIA_PAGE_ROWS = 16, /* of the store of soft rows */
   PLAN_MEDIA_LEAST = 16,     /* ordinary pictures beside the greatest one: of one user's long chat */
@@ -451,6 +452,17 @@ static void sizing_close(struct sizing *z) {
   workers_delete(z->workers);
 }
 
+/* What all threads read and write alike lies on all memory nodes in turn; weights go where they are packed (cpu.c). */
+static void place_memory(const struct workers *w, bool quiet) {
+  mem_big_spread(workers_memory_nodes(w));
+  if (workers_nodes(w) > 1)
+    log_line(LOG_INFO, "engine", "memory at %d nodes: each thread is bound to one and works on the weights there", workers_nodes(w));
+  if (!mem_huge_pages("/sys") && !quiet)
+    log_line(LOG_WARN, "engine",
+             "this system gives no huge pages: weights are read some percent slower; "
+             "/sys/kernel/mm/transparent_hugepage/enabled should be \"madvise\" or \"always\"");
+}
+
 int plan_make(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct weights *w, struct err *e) {
   return plan_make_beside(p, o, c, w, &(struct plan_beside){0}, e);
 }
@@ -480,6 +492,7 @@ int plan_make_beside(struct plan *p, const struct cygnet_options *o, const struc
   struct sizing z;
   int failed = sizing_open(&z, p, o, c, e);
   if (!failed) {
+    place_memory(z.workers, p->model.quiet);
     p->n_samplers = MIN(s->max_running, workers_count(z.workers));
     size_t ignored;
     p->drafter_bytes = beside->drafter ? weights_in_memory(p, z.kern, beside->drafter_weights, &ignored) : 0;

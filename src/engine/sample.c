@@ -19,8 +19,9 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
+#include "engine/sample_kern.h"
 
-enum { BLOCK = 64, LAYERS = 5, SPLIT = 64, SPLIT_FROM = 2048, SORT_SMALL = 40, RADIX_BITS = 11, RADIX = 1 << RADIX_BITS };
+enum { BLOCK = SAMPLE_BLOCK, LAYERS = 5, SPLIT = 64, SPLIT_FROM = 2048, SORT_SMALL = 40, RADIX_BITS = 11, RADIX = 1 << RADIX_BITS };
 
 static const double TEMPERATURE_GREEDY = 1e-6;
 
@@ -151,6 +152,7 @@ int sample_scratch_init(struct sample_scratch *sc, int vocab, struct err *e) {
   if (vocab < 1 || vocab > INT32_MAX / 8)
     return err_set(e, ERR_BAD_INPUT, "vocabulary: expected 1 to %d ids, found %d", INT32_MAX / 8, vocab);
   sc->vocab = vocab;
+  sc->kern = sample_kern_best();
   sc->n_blocks = div_up(vocab, BLOCK);
   sc->edits_max = 3 * vocab + SAMPLE_BIAS_MAX; /* counted, stop and suppressed ids, biases */
   sc->block_max = mem_try_alloc((size_t)sc->n_blocks * sizeof *sc->block_max);
@@ -178,75 +180,39 @@ void sample_scratch_free(struct sample_scratch *sc) {
 
 /* --- one row: greatest logits, weights ----------------------------------------------------------------------------- */
 
-/* Four lanes, with the compilers' vector extension: every lane does the same plain operations, so a weight has the same bits wherever in a
- * row it stands. */
-typedef float f32x4 __attribute__((vector_size(16)));
-typedef int32_t i32x4 __attribute__((vector_size(16)));
-
-static ALWAYS_INLINE f32x4 all4(float x) { return (f32x4){x, x, x, x}; }
-static ALWAYS_INLINE f32x4 load4(const float *p) {
-  f32x4 v;
-  memcpy(&v, p, sizeof v);
-  return v;
-}
-static ALWAYS_INLINE f32x4 pick4(i32x4 mask, f32x4 yes, f32x4 no) { return (f32x4)((mask & (i32x4)yes) | (~mask & (i32x4)no)); }
-static ALWAYS_INLINE f32x4 max4(f32x4 a, f32x4 b) { return pick4(a > b, a, b); }
-
-/* exp(z) for z <= 0, relative error < 2e-7; 0 from -86 down and for NaN. exp(z) = 2^n * exp(r), |r| <= ln(2)/2, with the polynomial of
- * Cephes' expf. */
-static ALWAYS_INLINE f32x4 exp4(f32x4 z) {
-  const f32x4 round_to_int = all4(12582912.0f); /* 1.5 * 2^23: adding it leaves the integer in the low bits */
-  i32x4 counts = z > all4(-86.0f);
-  f32x4 x = pick4(counts, z, all4(-86.0f));
-  f32x4 shifted = x * 1.44269504f + round_to_int, n = shifted - round_to_int;
-  f32x4 r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  f32x4 poly = all4(1.9875691500e-4f);
-  poly = poly * r + 1.3981999507e-3f;
-  poly = poly * r + 8.3334519073e-3f;
-  poly = poly * r + 4.1665795894e-2f;
-  poly = poly * r + 1.6666665459e-1f;
-  poly = poly * r + 5.0000001201e-1f;
-  poly = poly * (r * r) + r + 1.0f;
-  i32x4 exponent = (i32x4)shifted << 23; /* the constant's own bits fall off the top */
-  return (f32x4)(((i32x4)poly + exponent) & counts);
+/* The ids of a row's last block, when it is not a whole one, filled up with -inf. False: all blocks are whole. */
+static bool last_block(const struct sample_scratch *sc, const float *logits, float padded[BLOCK]) {
+  int whole = sc->vocab / BLOCK * BLOCK, n = sc->vocab - whole;
+  for (int i = 0; i < BLOCK; i++) padded[i] = i < n ? logits[whole + i] : -INFINITY;
+  return n > 0;
 }
 
-/* One block as a whole number of vectors: the row itself, or a copy filled up with -inf at the row's end. */
-static const float *block_of(const struct sample_scratch *sc, const float *logits, int b, float padded[BLOCK]) {
-  const float *x = logits + (size_t)b * BLOCK;
-  int n = sc->vocab - b * BLOCK;
-  if (n >= BLOCK) return x;
-  for (int i = 0; i < BLOCK; i++) padded[i] = i < n ? x[i] : -INFINITY;
-  return padded;
-}
-
-/* The greatest logit of a block; lanes of *is_nan become true where there is a NaN. */
-static ALWAYS_INLINE float scan_block(const float *x, i32x4 *is_nan) {
-  f32x4 top = all4(-INFINITY), other = top;
-  for (int i = 0; i < BLOCK; i += 8) {
-    f32x4 u = load4(x + i), v = load4(x + i + 4);
-    *is_nan |= (u != u) | (v != v);
-    top = max4(u, top);
-    other = max4(v, other);
-  }
-  top = max4(other, top);
-  float left = MAX(top[0], top[1]), right = MAX(top[2], top[3]);
-  return MAX(left, right);
+static int not_finite(const float *logits, struct err *e) {
+  int id = 0;
+  while (logits[id] < INFINITY) id++;
+  return err_set(e, ERR_INTERNAL, "logits: expected finite numbers, found %s at id %d", isnan(logits[id]) ? "NaN" : "infinity", id);
 }
 
 /* Fill block_max and max. Fails on NaN and +inf. */
 static int scan_row(struct sample_scratch *sc, const float *logits, struct err *e) {
-  i32x4 is_nan = {0};
-  float max = -INFINITY, padded[BLOCK];
-  for (int b = 0; b < sc->n_blocks; b++) {
-    sc->block_max[b] = scan_block(block_of(sc, logits, b, padded), &is_nan);
-    max = MAX(max, sc->block_max[b]);
+  bool is_nan = false;
+  float padded[BLOCK];
+  int n_whole = sc->vocab / BLOCK;
+  sc->max = sc->kern->scan(sc->block_max, logits, n_whole, &is_nan);
+  if (last_block(sc, logits, padded)) {
+    float last = sc->kern->scan(sc->block_max + n_whole, padded, 1, &is_nan);
+    sc->max = MAX(sc->max, last);
   }
-  sc->max = max;
-  if (!(is_nan[0] | is_nan[1] | is_nan[2] | is_nan[3]) && max < INFINITY) return 0;
-  int id = 0;
-  while (logits[id] < INFINITY) id++;
-  return err_set(e, ERR_INTERNAL, "logits: expected finite numbers, found %s at id %d", isnan(logits[id]) ? "NaN" : "infinity", id);
+  return !is_nan && sc->max < INFINITY ? 0 : not_finite(logits, e);
+}
+
+/* The greatest logit of one block. */
+static float scan_block(const struct sample_scratch *sc, const float *logits, int b, bool *is_nan) {
+  float padded[BLOCK], max;
+  const float *x = logits + (size_t)b * BLOCK;
+  if (b == sc->vocab / BLOCK && last_block(sc, logits, padded)) x = padded;
+  sc->kern->scan(&max, x, 1, is_nan);
+  return max;
 }
 
 static int32_t find_first(const struct sample_scratch *sc, const float *logits, float value) {
@@ -257,21 +223,11 @@ static int32_t find_first(const struct sample_scratch *sc, const float *logits, 
   return id;
 }
 
-/* Sum of all weights. The order is fixed: lanes of float within a block, blocks in double. */
+/* Sum of all weights; its order is fixed (sample_kern.h). */
 static double sum_weights(const struct sample_scratch *sc, const float *logits, float inverse_temperature) {
-  double sum = 0;
   float padded[BLOCK];
-  for (int b = 0; b < sc->n_blocks; b++) {
-    const float *x = block_of(sc, logits, b, padded);
-    f32x4 lanes = {0}, other = {0};
-    for (int i = 0; i < BLOCK; i += 8) {
-      lanes += exp4((load4(x + i) - sc->max) * inverse_temperature);
-      other += exp4((load4(x + i + 4) - sc->max) * inverse_temperature);
-    }
-    lanes += other;
-    sum += (double)((lanes[0] + lanes[1]) + (lanes[2] + lanes[3]));
-  }
-  return sum;
+  double sum = sc->kern->sum(0, logits, sc->vocab / BLOCK, sc->max, inverse_temperature);
+  return last_block(sc, logits, padded) ? sc->kern->sum(sum, padded, 1, sc->max, inverse_temperature) : sum;
 }
 
 /* A logit that at least k of the row reach: the k-th greatest block maximum (a heap of the k greatest, the least on top). */
@@ -412,14 +368,26 @@ static void clear_masked(struct sample_scratch *sc, const struct sample_state *s
       for (int i = id; i < MIN(id + 32, sc->vocab); i++) sc->masked[i] = -INFINITY;
 }
 
+/* scan_row after edits of a row that was scanned before them: only where something changed. */
+static int scan_edited(struct sample_scratch *sc, const float *logits, struct err *e) {
+  if (sc->n_edits > sc->n_blocks / 2) return scan_row(sc, logits, e);
+  bool is_nan = false;
+  for (int i = 0; i < sc->n_edits; i++) {
+    int b = sc->edits[i].id / BLOCK;
+    sc->block_max[b] = scan_block(sc, logits, b, &is_nan);
+  }
+  sc->max = -INFINITY;
+  for (int b = 0; b < sc->n_blocks; b++) sc->max = MAX(sc->max, sc->block_max[b]);
+  return !is_nan && sc->max < INFINITY ? 0 : not_finite(logits, e);
+}
+
 /* scan_row of the masked row, after edits: only where something is allowed. */
 static int scan_masked(struct sample_scratch *sc, const struct sample_state *s, struct err *e) {
-  i32x4 is_nan = {0};
-  float padded[BLOCK];
+  bool is_nan = false;
   sc->max = -INFINITY;
   for (int b = 0; b < sc->n_blocks; b++) {
     bool any = allowed_bits(sc, s, b * BLOCK) || allowed_bits(sc, s, b * BLOCK + 32);
-    sc->block_max[b] = any ? scan_block(block_of(sc, sc->masked, b, padded), &is_nan) : -INFINITY;
+    sc->block_max[b] = any ? scan_block(sc, sc->masked, b, &is_nan) : -INFINITY;
     sc->max = MAX(sc->max, sc->block_max[b]);
   }
   return sc->max < INFINITY ? 0 : err_set(e, ERR_INTERNAL, "logits: expected finite numbers, found infinity after logit_bias");
@@ -465,12 +433,13 @@ struct choice {
 /* Weights of the candidates from start to end, in their present order. */
 static void weigh(const struct choice *ch, int start, int end) {
   const struct sample_scratch *sc = ch->sc;
-  for (int i = start; i < end; i += 4) {
-    int n = MIN(4, end - i);
-    f32x4 x = all4(-INFINITY);
-    for (int j = 0; j < n; j++) x[j] = sc->list[i + j].logit;
-    x = exp4((x - sc->max) * ch->inverse_temperature);
-    for (int j = 0; j < n; j++) sc->weights[i + j] = x[j];
+  enum { PIECE = 256 };
+  float x[PIECE];
+  for (int from = start; from < end; from += PIECE) {
+    int n = MIN(PIECE, end - from), padded = (int)align_up((size_t)n, 8);
+    for (int i = 0; i < padded; i++) x[i] = i < n ? sc->list[from + i].logit : -INFINITY;
+    sc->kern->weigh(x, padded, sc->max, ch->inverse_temperature);
+    memcpy(sc->weights + from, x, (size_t)n * sizeof *x);
   }
 }
 
@@ -639,7 +608,7 @@ int sample_token(struct sample_scratch *sc, const struct sample_state *s, float 
   }
   float *row = s->allowed ? mask_logits(sc, s, logits) : logits;
   edit_logits(sc, s, row);
-  int rc = s->allowed ? scan_masked(sc, s, e) : sc->n_edits ? scan_row(sc, row, e) : 0;
+  int rc = s->allowed ? scan_masked(sc, s, e) : sc->n_edits ? scan_edited(sc, row, e) : 0;
   if (rc == 0 && sc->max == -INFINITY) rc = nothing_allowed(s, e);
   if (rc == 0) {
     bool greedy = p->temperature < TEMPERATURE_GREEDY || p->top_k == 1;

@@ -89,6 +89,7 @@ struct sample_result {
 };
 
 struct sample_scratch {
+  const struct sample_kern *kern;
   int vocab, n_blocks;
   float max;                     /* of the row that was scanned last */
   float *block_max;              /* [n_blocks] */

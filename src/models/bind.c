@@ -87,8 +87,10 @@ void bind_drop(struct model *m, struct arena *vectors) {
   arena_free(vectors);
 }
 
-void bind_count(int64_t *products, size_t *bytes, const struct weight *w) {
-  *products += (int64_t)w->rows * w->cols;
+void bind_count(struct model_products *products, size_t *bytes, const struct weight *w) {
+  int64_t n = (int64_t)w->rows * w->cols;
+  products->all += n;
+  if (n > 0 && !dtype_info(w->dtype)->quantised) products->plain += n; /* a layer may lack the weight */
   *bytes += w->packed ? w->packed_bytes : (size_t)w->rows * w->row_bytes;
 }
 

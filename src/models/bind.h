@@ -49,7 +49,7 @@ void bind_drop(struct model *m, struct arena *vectors);
 static inline size_t bind_vector_bytes(int n) { return align_up((size_t)n * sizeof(float), 64); }
 
 /* What a weight costs: products of one row of activations, bytes that a product reads. */
-void bind_count(int64_t *products, size_t *bytes, const struct weight *w);
+void bind_count(struct model_products *products, size_t *bytes, const struct weight *w);
 
 int bind_scratch(struct model *m, const struct bind_scratch *s, size_t n, struct err *e);
 void bind_progress(const struct model *m, const struct weights *w, bool done);

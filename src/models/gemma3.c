@@ -61,7 +61,10 @@ static int load_layer(struct gemma3 *g, struct weights *w, int l, struct err *e)
                                          {"ffn_down", &y->down, c->hidden, lc->ffn}};
   if (bind_layer_vectors(&g->base, w, &g->vectors, l, vectors, ARRAY_LEN(vectors), e)) return -1;
   if (bind_layer_matrices(&g->base, w, l, matrices, ARRAY_LEN(matrices), e)) return -1;
-  for (size_t i = 0; i < ARRAY_LEN(matrices); i++) bind_count(&g->base.products_per_row, &g->base.decode_bytes, matrices[i].out);
+  for (size_t i = 0; i < ARRAY_LEN(matrices); i++) { /* behind the last layer's attention stand the wanted rows only */
+    bool wanted = l == c->n_layers - 1 && i > 2;
+    bind_count(wanted ? &g->base.products_per_out : &g->base.products_per_row, &g->base.decode_bytes, matrices[i].out);
+  }
   y->rope = lc->kind == LAYER_SLIDING ? &g->rope_sliding : &g->rope_full;
   return 0;
 }

@@ -83,8 +83,8 @@ static void count_layer(struct gemma4 *g, int l) {
   struct model *m = &g->base;
   const struct model_config *c = &m->config;
   struct gemma4_layer *y = &g->layers[l];
-  int64_t *before = l <= g->last_owner ? &m->products_per_row : &m->products_per_out;
-  int64_t *after = l < g->last_owner ? &m->products_per_row : &m->products_per_out;
+  struct model_products *before = l <= g->last_owner ? &m->products_per_row : &m->products_per_out;
+  struct model_products *after = l < g->last_owner ? &m->products_per_row : &m->products_per_out;
   const struct weight *in[] = {&y->q, &y->k, &y->v}, *out[] = {&y->o, &y->gate, &y->up, &y->down, &y->ple_gate, &y->ple_proj, &y->router};
   for (size_t i = 0; i < ARRAY_LEN(in); i++) bind_count(before, &m->decode_bytes, in[i]);
   for (size_t i = 0; i < ARRAY_LEN(out); i++) bind_count(after, &m->decode_bytes, out[i]);

@@ -56,6 +56,10 @@ struct model_ops {
   void (*fill)(struct model *m, const struct tensor *rows, const int64_t *slot);
 };
 
+struct model_products { /* multiply-adds with weights */
+  int64_t all, plain;   /* plain: of those, with bf16, f16 and f32 numbers; the rest are codes */
+};
+
 struct model { /* a family's own struct begins with it */
   const struct model_ops *ops;
   struct model_config config;
@@ -72,10 +76,9 @@ struct model { /* a family's own struct begins with it */
   struct tensor soft;             /* [soft_rows, hidden]: the store of soft rows, written by whoever encodes */
   struct encoder *vision, *audio; /* NULL: none */
   size_t weight_bytes, packed_bytes, scratch_bytes, kv_bytes;
-  int64_t products_per_row,
-      products_per_out; /* multiply-adds with weights: for each row; for each row whose logits are wanted (the head) */
-  size_t decode_bytes;  /* weights that one decoding step reads */
-  model_tap_fn tap;     /* NULL outside tests and `logits --hidden` */
+  struct model_products products_per_row, products_per_out; /* for each row; for each row whose logits are wanted (the head) */
+  size_t decode_bytes;                                      /* weights that one decoding step reads */
+  model_tap_fn tap;                                         /* NULL outside tests and `logits --hidden` */
   void *tap_ctx;
 };
 

@@ -4,7 +4,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -64,6 +66,76 @@ static void big_is_zero_and_aligned(void **state) {
   assert_null(mem_big_alloc(0, "test", &e));
   assert_int_equal(e.code, ERR_NONE);
   mem_big_free(NULL, 100);
+}
+
+/* Blocks that share huge pages come and go: always zero, never in one another, wherever the spare memory was cut. */
+static void blocks_side_by_side(void **state) {
+  (void)state;
+  enum { BLOCKS = 24, MARKS = 5 };
+  struct {
+    unsigned char *p;
+    size_t n;
+  } blocks[BLOCKS] = {{0}};
+  uint64_t rng = 3;
+  for (int round = 0; round < 1500; round++) {
+    int i = test_rand_int(&rng, 0, BLOCKS - 1), mark = i + 1;
+    for (int k = 0; blocks[i].p && k < MARKS; k++) assert_int_equal(blocks[i].p[(blocks[i].n - 1) * (size_t)k / (MARKS - 1)], mark);
+    mem_big_free(blocks[i].p, blocks[i].n);
+    int size = test_rand_int(&rng, 0, 9); /* most of them small enough to share */
+    blocks[i].n = (size_t)(size < 2   ? test_rand_int(&rng, 1, 70000)
+                           : size < 8 ? test_rand_int(&rng, 60000, 1 << 20)
+                                      : test_rand_int(&rng, 1 << 20, 7 << 20));
+    blocks[i].p = round % 2 ? mem_big_alloc(blocks[i].n, "test", NULL) : mem_big_alloc_local(blocks[i].n, "test", NULL);
+    assert_non_null(blocks[i].p);
+    for (size_t at = 0; at < blocks[i].n; at += 4093) assert_int_equal(blocks[i].p[at], 0);
+    for (int k = 0; k < MARKS; k++) blocks[i].p[(blocks[i].n - 1) * (size_t)k / (MARKS - 1)] = (unsigned char)mark;
+  }
+  for (int i = 0; i < BLOCKS; i++) mem_big_free(blocks[i].p, blocks[i].n);
+}
+
+/* What is written soon by others is neither taken nor spread now; the rest is. */
+static void taken_at_once(void **state) {
+  (void)state;
+  enum { BYTES = 32 << 20 };
+  mem_big_spread(1); /* node 0 is everywhere, and where it is not the wish is refused */
+  mem_big_take_at_once(true);
+  size_t before = mem_resident_bytes();
+  char *later = mem_big_alloc_local(BYTES, "test", NULL);
+  size_t between = mem_resident_bytes();
+  char *now = mem_big_alloc(BYTES, "test", NULL);
+  size_t after = mem_resident_bytes();
+  mem_big_take_at_once(false);
+  mem_big_spread(0);
+  assert_true(later && now);
+  assert_true(between < before + BYTES / 2);
+  assert_true(after >= between + BYTES / 2);
+  for (size_t i = 0; i < BYTES; i += 4096) assert_true(later[i] == 0 && now[i] == 0);
+  mem_big_free(later, BYTES);
+  mem_big_free(now, BYTES);
+}
+
+static void huge_pages_or_never(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    bool want;
+  } rows[] = {{"always madvise [never]\n", false}, {"always [madvise] never\n", true}, {"[always] madvise never\n", true}, {"odd\n", true}};
+  char path[512];
+  assert_true(mem_huge_pages("/nonexistent"));
+  snprintf(path, sizeof path, "%s/kernel", test_tmpdir());
+  mkdir(path, 0777);
+  snprintf(path, sizeof path, "%s/kernel/mm", test_tmpdir());
+  mkdir(path, 0777);
+  snprintf(path, sizeof path, "%s/kernel/mm/transparent_hugepage", test_tmpdir());
+  mkdir(path, 0777);
+  snprintf(path, sizeof path, "%s/kernel/mm/transparent_hugepage/enabled", test_tmpdir());
+  for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(rows[i].text, f);
+    fclose(f);
+    assert_int_equal(mem_huge_pages(test_tmpdir()), rows[i].want);
+  }
 }
 
 static void too_big_is_an_error(void **state) {
@@ -228,6 +300,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(small_ones),
     cmocka_unit_test(overflow_aborts),
     cmocka_unit_test(big_is_zero_and_aligned),
+    cmocka_unit_test(blocks_side_by_side),
+    cmocka_unit_test(taken_at_once),
+    cmocka_unit_test(huge_pages_or_never),
     cmocka_unit_test(too_big_is_an_error),
     cmocka_unit_test(arena_bumps),
     cmocka_unit_test(arena_overrun_aborts),

@@ -470,8 +470,8 @@ static void test_counts(void **state) {
     per_row += h * y->head_dim * (y->n_q + y->n_kv * (y->v_from_k ? 1 : 2));
     *after += h * y->head_dim * y->n_q + 3 * h * y->ffn + h * c->n_experts + 3 * h * c->expert_ffn * c->n_experts_used;
   }
-  assert_int_equal(f.m->products_per_row, per_row);
-  assert_int_equal(f.m->products_per_out, per_out);
+  assert_int_equal(f.m->products_per_row.all, per_row);
+  assert_int_equal(f.m->products_per_out.all, per_out);
   fixture_close(&f);
   fixture_open(&f, "gemma4-e-tiny", "", "golden.safetensors", ISA_REF, 1, DTYPE_F32);
   c = f.config;
@@ -482,8 +482,8 @@ static void test_counts(void **state) {
     *(l <= 4 ? &per_row : &per_out) += in;
     *(l < 4 ? &per_row : &per_out) += out;
   }
-  assert_int_equal(f.m->products_per_row, per_row);
-  assert_int_equal(f.m->products_per_out, per_out);
+  assert_int_equal(f.m->products_per_row.all, per_row);
+  assert_int_equal(f.m->products_per_out.all, per_out);
   fixture_close(&f);
 }
 

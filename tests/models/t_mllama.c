@@ -748,8 +748,8 @@ static void counts(void **state) {
     int64_t kv = y->kind == LAYER_CROSS ? 0 : 2 * y->n_kv * y->head_dim; /* a bank's are made once */
     row += h * (2 * y->n_q * y->head_dim + kv + 3 * y->ffn);
   }
-  assert_int_equal(x.m->products_per_row, row);
-  assert_int_equal(x.m->products_per_out, h * c->vocab);
+  assert_int_equal(x.m->products_per_row.all, row);
+  assert_int_equal(x.m->products_per_out.all, h * c->vocab);
   assert_int_equal(x.m->decode_bytes, 2 * (size_t)(row + h * c->vocab)); /* bf16, computed from where it lies */
   bench_close(&x);
 }
