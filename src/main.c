@@ -31,6 +31,8 @@ static const struct {
      "cygnet preprocess -m MODEL (--image FILE | --audio FILE) --out FILE.safetensors [options]",
      "write what the model's encoder gets of a picture or a sound"},
     {"bench", CMD_BENCH, cmd_bench, "cygnet bench -m MODEL [options]", "measure prefill and decode beside what the machine can do"},
+    {"eval", CMD_EVAL, cmd_eval, "cygnet eval SUITE (-m MODEL | --url URL) --data PATH [--min SCORE] [options]",
+     "judge a model by questions with known answers, a text, or a reference: gsm8k, aime, mmmu, mmmu-pro, perplexity, kl"},
     {"inspect", CMD_INSPECT, cmd_inspect, "cygnet inspect MODEL [options]", "architecture, tensors, memory plan of a model"},
 };
 
@@ -69,11 +71,13 @@ static int run(int argc, char **argv) {
   struct options o = {0};
   const char *words[1];
   int n_words = 0, status;
-  if (opts_parse(&options_table, commands[i].bit, argc - 2, argv + 2, &o, words, commands[i].bit == CMD_INSPECT ? 1 : 0, &n_words, &e))
+  if (opts_parse(&options_table, commands[i].bit, argc - 2, argv + 2, &o, words, commands[i].bit & (CMD_INSPECT | CMD_EVAL) ? 1 : 0,
+                 &n_words, &e))
     status = command_fail(&e);
   else if (o.help) status = help(i);
   else {
-    if (n_words && !o.model) o.model = strdup(words[0]);
+    const char **word = commands[i].bit == CMD_EVAL ? &o.suite : &o.model;
+    if (n_words && !*word) *word = strdup(words[0]);
     if (o.verbose) log_set_level(LOG_DEBUG);
     if (o.quiet) log_set_level(LOG_ERROR);
     status = commands[i].run(&o);

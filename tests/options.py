@@ -9,10 +9,10 @@ import json, os, re, subprocess, sys, tempfile, threading, time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from serving import *
 
-COMMANDS = ("serve", "chat", "complete", "logits", "tokenize", "render", "parse", "preprocess", "bench", "inspect")
+COMMANDS = ("serve", "chat", "complete", "logits", "tokenize", "render", "parse", "preprocess", "bench", "eval", "inspect")
 TMP = tempfile.mkdtemp(prefix="cygnet-options-")
 BAD = {  # what is refused before any work; bools: "maybe"; texts that can be anything: None
-    "model": None, "quant": "q3", "draft": "65", "draft-model": None, "chat-template": "llama9", "threads": "2000", "ctx": "-1", "kv-type": "q3", "isa": "avx3", "attn": "cuda", "backend": "gpu", "device-id": "-1", "chunk": "70000",
+    "model": None, "quant": "q3", "draft": "65", "draft-model": None, "chat-template": "llama9", "threads": "2000", "ctx": "-1", "kv-type": "q3", "isa": "avx3", "numa": "on", "attn": "cuda", "backend": "gpu", "device-id": "-1", "chunk": "70000",
     "page-size": "257", "max-running-requests": "5000", "max-queued-requests": "-1", "swa-full-tokens-ratio": "1.5", "mem": "much", "mem-fraction-static": "2",
     "step-ms": "-2", "n": "-2", "temp": "101", "top-k": "-2", "top-p": "2", "min-p": "1.1", "frequency-penalty": "3", "presence-penalty": "-3",
     "repetition-penalty": "2.1", "seed": "-2", "stop": None, "min-tokens": "-1", "json-schema": None, "grammar": None, "regex": None, "prompt": None, "file": None, "ids": None, "system": None, "out": None,
@@ -20,7 +20,9 @@ BAD = {  # what is refused before any work; bools: "maybe"; texts that can be an
     "tls-cert": None, "tls-key": None, "served-model-name": None, "cors-origin": None, "allowed-hosts": None, "grace-period": "3601", "max-body": "0",
     "max-connections": "0", "idle-timeout": "0", "prep-threads": "65", "config": None,
     "mmproj": None, "media-mem": "much", "media-pixels": "-1", "image": None, "audio": None, "media-tokens": "-1", "media-max": "0", "media-size": "big", "media-total": "big",
-    "media-allow": None, "media-path": None, "media-timeout": "0"}
+    "media-allow": None, "media-path": None, "media-timeout": "0",
+    "suite": None, "url": None, "data": None, "log": None, "min": "2", "max": "-2", "limit": "-2", "parallel": "5000", "samples": "1001", "shots": "65", "api": "smoke",
+    "window": "-1", "stride": "-1", "timeout": "0", "retries": "101"}
 
 
 def run(*args, env=None, stdin=b"", timeout=60):

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Who may include whom (docs/map.md). Every #include "room/..." under src/ is held against this table; anything else fails.
-#   base ← files ← text;  base ← kv ← compute;  base files kv compute ← models;  all of these ← engine;  base files text + cygnet.h ← server
+#   base ← files ← text;  base ← kv ← compute;  base files kv compute ← models;  all of these ← engine;  base files text + cygnet.h ← server;  base files + cygnet.h ← eval
 cd "$(dirname "$0")/.." || exit 2
 allowed() {
   case "$1" in
@@ -12,10 +12,11 @@ allowed() {
   models) echo base files kv compute models ;;
   engine) echo base files text kv compute models engine ;;
   server) echo base files text server ;;
+  eval) echo base files eval ;;
   esac
 }
 bad=0
-for room in base files text kv compute models engine server; do
+for room in base files text kv compute models engine server eval; do
   ok=" $(allowed $room) "
   for line in $(grep -rhoE '#include "[a-z]+/[a-z0-9_/]+\.h"' "src/$room" 2>/dev/null | sed 's/#include "//; s/"//' | sort -u); do
     from=${line%%/*}
