@@ -94,7 +94,7 @@ static void bench_loops(int n_serial) {
 /* --- a model --------------------------------------------------------------------------------------------------------------- */
 
 static void batch_new(struct batch *b, int pages_max) {
-  *b = (struct batch){.rows_max = ROWS_MOST, .seqs_max = ROWS_MOST, .out_max = ROWS_MOST, .pages_max = pages_max};
+  *b = (struct batch){.rows_max = ROWS_MOST, .seqs_max = ROWS_MOST, .out_max = ROWS_MOST};
   b->token = xcalloc(ROWS_MOST, sizeof *b->token);
   b->pos = xcalloc(ROWS_MOST, sizeof *b->pos);
   b->seq = xcalloc(ROWS_MOST, sizeof *b->seq);
@@ -104,6 +104,7 @@ static void batch_new(struct batch *b, int pages_max) {
     b->lo[k] = xcalloc(ROWS_MOST, sizeof *b->lo[k]);
     b->hi[k] = xcalloc(ROWS_MOST, sizeof *b->hi[k]);
     b->slot[k] = xcalloc(ROWS_MOST, sizeof *b->slot[k]);
+    b->pages_max[k] = pages_max;
     b->page[k] = xcalloc((size_t)ROWS_MOST * (size_t)pages_max, sizeof *b->page[k]);
   }
 }
@@ -113,10 +114,11 @@ static void batch_fill(struct batch *b, const struct model_config *c, int n, int
   for (int r = 0; r < n; r++) {
     b->token[r] = 100 + r, b->pos[r] = pos, b->seq[r] = b->out[r] = r, b->q_start[r + 1] = r + 1;
     for (int k = 0; k < KV_KINDS; k++) {
-      for (int i = 0; i < b->pages_max; i++) b->page[k][r * b->pages_max + i] = 1 + r * b->pages_max + i;
+      const int pages = b->pages_max[k];
+      for (int i = 0; i < pages; i++) b->page[k][r * pages + i] = 1 + r * pages + i;
       b->lo[k][r] = k == KV_SLIDING ? (int32_t)kv_window_lo(pos, c->window_tokens) : 0;
       b->hi[k][r] = pos + 1;
-      b->slot[k][r] = (int64_t)b->page[k][r * b->pages_max + pos / PAGE] * PAGE + pos % PAGE;
+      b->slot[k][r] = (int64_t)b->page[k][r * pages + pos / PAGE] * PAGE + pos % PAGE;
     }
   }
 }

@@ -3,7 +3,10 @@
  * Prefill at a depth: the time of the last `prompt` tokens of a prompt of depth + prompt tokens. Decode at a depth: `batch` sequences of that length
  * generate `gen` tokens each, without guesses unless --draft or --draft-model asks for them; counted from the moment all prompts are in. Each figure is the median of
  * --repeat runs on random tokens.
- * Floors: prefill = int8 operations of the layers' products; decode = bytes that a step must read (weights once, visible keys and values per sequence).
+ *
+ * Floors: a step takes at least as long as its operations, products at the int8 peak (with bf16, f16 and f32 weights: at the float peak) and attention
+ * at the float peak; and at least as long as reading the weights once, of experts those of one row, and each sequence's visible keys and values. Which of
+ * the two is the longer is the figure's bound. Peaks are measured before and after everything else, and the better ones count.
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -19,7 +22,8 @@ enum { LIST_MAX = 16 };
 struct figure {
   const char *kind; /* "prefill", "decode" */
   int64_t depth, batch;
-  double tokens_s, floor_tokens_s;
+  double tokens_s, floor_tokens_s; /* floor 0: not known */
+  const char *bound;               /* "operations", "bytes" */
 };
 
 static int32_t *random_prompt(int64_t n, int vocab, uint64_t seed) {
@@ -108,12 +112,63 @@ static int time_decode(struct cygnet *c, int64_t depth, int64_t batch, int64_t g
   return status;
 }
 
-static double decode_floor(const struct cygnet_info *i, const struct cygnet_floor *f, int64_t depth, int64_t batch) {
-  int64_t sliding = i->window_tokens && depth > i->window_tokens ? i->window_tokens : depth;
-  double bytes = (double)i->decode_bytes +
-                 (double)batch * ((double)depth * (double)i->kv_token_bytes_full + (double)sliding * (double)i->kv_token_bytes_sliding);
-  return (double)batch * f->read_gb_s * 1e9 / bytes;
+/* ---- floors ------------------------------------------------------------------------------------------------------------- */
+
+/* Rows of one sequence at positions [from, to): the keys that they see together, in full [0] and sliding [1] layers. */
+static void visible_keys(const struct cygnet_info *i, int64_t from, int64_t to, double keys[2]) {
+  keys[0] = keys[1] = 0;
+  for (int64_t pos = from; pos < to; pos++) {
+    keys[0] += (double)(pos + 1);
+    keys[1] += (double)(i->window_tokens ? MIN(pos + 1, i->window_tokens) : pos + 1);
+  }
 }
+
+/* Seconds of `rows` rows and `logits` of them wanted. keys, keys_wanted: what all of them, and the wanted ones, see together. */
+static double operations_seconds(const struct cygnet_info *i, const struct cygnet_floor *f, double rows, double logits,
+                                 const double keys[2], const double keys_wanted[2]) {
+  double plain = rows * (double)i->plain_per_token + logits * (double)i->plain_per_logits;
+  double codes = rows * (double)i->products_per_token + logits * (double)i->products_per_logits - plain;
+  for (int kind = 0; kind < 2; kind++)
+    plain += keys[kind] * (double)i->key_per_token[kind] + keys_wanted[kind] * (double)i->key_per_logits[kind];
+  return 2e-9 * (codes / f->int8_gop_s + plain / f->float_gop_s);
+}
+
+static void set_floor(struct figure *v, const struct cygnet_floor *f, double tokens, double operations_s, double bytes) {
+  if (f->int8_gop_s <= 0 || f->float_gop_s <= 0 || f->read_gb_s <= 0) return;
+  double bytes_s = bytes / (f->read_gb_s * 1e9);
+  v->floor_tokens_s = tokens / MAX(operations_s, bytes_s);
+  v->bound = operations_s > bytes_s ? "operations" : "bytes";
+}
+
+static void prefill_floor(struct figure *v, const struct cygnet_info *i, const struct cygnet_floor *f, int64_t prompt) {
+  double keys[2], keys_last[2];
+  visible_keys(i, v->depth, v->depth + prompt, keys);
+  visible_keys(i, v->depth + prompt - 1, v->depth + prompt, keys_last);
+  set_floor(v, f, (double)prompt, operations_seconds(i, f, (double)prompt, 1, keys, keys_last), (double)i->decode_bytes);
+}
+
+static void decode_floor(struct figure *v, const struct cygnet_info *i, const struct cygnet_floor *f, int64_t gen) {
+  double keys[2], steps = (double)gen, batch = (double)v->batch;
+  int64_t first = MAX(v->depth, 1);
+  visible_keys(i, first, first + gen, keys);
+  for (int kind = 0; kind < 2; kind++) keys[kind] *= batch;
+  set_floor(v, f, steps * batch, operations_seconds(i, f, steps * batch, steps * batch, keys, keys),
+            steps * (double)i->decode_bytes + keys[0] * (double)i->kv_token_bytes_full + keys[1] * (double)i->kv_token_bytes_sliding);
+}
+
+/* The better of two measurements. */
+static int measure_floor(struct cygnet *c, struct cygnet_floor *f) {
+  struct cygnet_floor g;
+  struct cygnet_error e;
+  if (cygnet_floor(c, &g, &e)) return command_fail_public(&e);
+  f->read_gb_s = MAX(f->read_gb_s, g.read_gb_s);
+  f->int8_gop_s = MAX(f->int8_gop_s, g.int8_gop_s);
+  f->float_gop_s = MAX(f->float_gop_s, g.float_gop_s);
+  f->float_name = g.float_name;
+  return 0;
+}
+
+/* ---- output ------------------------------------------------------------------------------------------------------------- */
 
 static void print_text(const struct cygnet_info *i, const struct cygnet_floor *f, const struct figure *v, int n) {
   char a[32], b[32];
@@ -123,23 +178,26 @@ static void print_text(const struct cygnet_info *i, const struct cygnet_floor *f
          i->kv_token_bytes_full, i->kv_token_bytes_sliding);
   printf("  machine: reads %.1f GB/s, int8 %.0f GOP/s, %s %.0f GFLOP/s; a decoding step reads %s of weights\n", f->read_gb_s, f->int8_gop_s,
          f->float_name, f->float_gop_s, mem_human(i->decode_bytes, b));
-  printf("  %-8s %8s %6s %12s %12s %8s\n", "", "depth", "batch", "tokens/s", "floor", "reached");
-  for (int k = 0; k < n; k++)
-    printf("  %-8s %8lld %6lld %12.1f %12.1f %7.0f%%\n", v[k].kind, (long long)v[k].depth, (long long)v[k].batch, v[k].tokens_s,
-           v[k].floor_tokens_s, v[k].floor_tokens_s > 0 ? 100 * v[k].tokens_s / v[k].floor_tokens_s : 0);
+  printf("  %-8s %8s %6s %12s %12s %8s  %s\n", "", "depth", "batch", "tokens/s", "floor", "reached", "bound by");
+  for (int k = 0; k < n; k++) {
+    printf("  %-8s %8lld %6lld %12.1f ", v[k].kind, (long long)v[k].depth, (long long)v[k].batch, v[k].tokens_s);
+    if (v[k].bound) printf("%12.1f %7.0f%%  %s\n", v[k].floor_tokens_s, 100 * v[k].tokens_s / v[k].floor_tokens_s, v[k].bound);
+    else printf("%12s %8s\n", "-", "-");
+  }
 }
 
 static void print_json(const struct cygnet_info *i, const struct cygnet_floor *f, const struct figure *v, int n) {
   json_t *runs = json_array();
   for (int k = 0; k < n; k++)
-    json_array_append_new(runs,
-                          json_pack("{s:s, s:I, s:I, s:f, s:f}", "kind", v[k].kind, "depth", (json_int_t)v[k].depth, "batch",
-                                    (json_int_t)v[k].batch, "tokens_per_s", v[k].tokens_s, "floor_tokens_per_s", v[k].floor_tokens_s));
-  json_t *o = json_pack("{s:s, s:s, s:i, s:s, s:f, s:I, s:I, s:I, s:{s:f, s:f, s:f, s:s}, s:o}", "model", i->name, "isa", i->isa, "threads",
-                        i->threads, "kv_type", i->kv_type, "load_ms", i->load_ms, "resident_bytes", (json_int_t)mem_resident_bytes(),
-                        "kv_token_bytes_full", (json_int_t)i->kv_token_bytes_full, "kv_token_bytes_sliding",
-                        (json_int_t)i->kv_token_bytes_sliding, "machine", "read_gb_per_s", f->read_gb_s, "int8_gop_per_s", f->int8_gop_s,
-                        "float_gop_per_s", f->float_gop_s, "float_type", f->float_name, "runs", runs);
+    json_array_append_new(runs, json_pack("{s:s, s:I, s:I, s:f, s:f, s:s*}", "kind", v[k].kind, "depth", (json_int_t)v[k].depth, "batch",
+                                          (json_int_t)v[k].batch, "tokens_per_s", v[k].tokens_s, "floor_tokens_per_s", v[k].floor_tokens_s,
+                                          "bound", v[k].bound));
+  json_t *o = json_pack("{s:s, s:s, s:i, s:s, s:f, s:I, s:I, s:I, s:I, s:{s:f, s:f, s:f, s:s}, s:o}", "model", i->name, "isa", i->isa,
+                        "threads", i->threads, "kv_type", i->kv_type, "load_ms", i->load_ms, "resident_bytes",
+                        (json_int_t)mem_resident_bytes(), "kv_token_bytes_full", (json_int_t)i->kv_token_bytes_full,
+                        "kv_token_bytes_sliding", (json_int_t)i->kv_token_bytes_sliding, "decode_bytes", (json_int_t)i->decode_bytes,
+                        "machine", "read_gb_per_s", f->read_gb_s, "int8_gop_per_s", f->int8_gop_s, "float_gop_per_s", f->float_gop_s,
+                        "float_type", f->float_name, "runs", runs);
   char *text = json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
   puts(text);
   free(text);
@@ -177,25 +235,27 @@ int cmd_bench(const struct options *o) {
   if (!c) return status;
 
   struct cygnet_info info;
-  struct cygnet_floor f;
-  struct cygnet_error pe;
+  struct cygnet_floor f = {0};
   cygnet_info(c, &info);
   struct figure figures[LIST_MAX * (LIST_MAX + 1)];
   int n = 0;
-  if (cygnet_floor(c, &f, &pe)) status = command_fail_public(&pe);
+  status = measure_floor(c, &f);
   double *rates = xmalloc((size_t)o->repeat * sizeof *rates);
   for (int d = 0; d < n_depths && !status; d++) {
     for (int r = 0; r < o->repeat && !status; r++) status = time_prefill(c, depths[d], o->bench_prompt, info.vocab, (uint64_t)r, &rates[r]);
-    figures[n++] = (struct figure){"prefill", depths[d], 1, median(rates, (int)o->repeat),
-                                   f.int8_gop_s > 0 ? f.int8_gop_s * 1e9 / (2 * (double)info.products_per_token) : 0};
+    figures[n++] = (struct figure){.kind = "prefill", .depth = depths[d], .batch = 1, .tokens_s = median(rates, (int)o->repeat)};
     for (int b = 0; b < n_batches && !status; b++) {
       for (int r = 0; r < o->repeat && !status; r++)
         status = time_decode(c, depths[d], batches[b], o->bench_gen, info.vocab, (uint64_t)r, &rates[r]);
-      figures[n++] = (struct figure){"decode", depths[d], batches[b], median(rates, (int)o->repeat),
-                                     decode_floor(&info, &f, depths[d], batches[b])};
+      figures[n++] = (struct figure){.kind = "decode", .depth = depths[d], .batch = batches[b], .tokens_s = median(rates, (int)o->repeat)};
     }
   }
   free(rates);
+  if (!status) status = measure_floor(c, &f);
+  for (int k = 0; k < n; k++) {
+    if (!strcmp(figures[k].kind, "prefill")) prefill_floor(&figures[k], &info, &f, o->bench_prompt);
+    else decode_floor(&figures[k], &info, &f, o->bench_gen);
+  }
   if (!status) (o->json ? print_json : print_text)(&info, &f, figures, n);
   cygnet_close(c);
   return status;
