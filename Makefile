@@ -5,9 +5,11 @@
 #   make test            every test, optimised build                          T=kv or T="files/gguf text" narrows
 #   make simde           AVX-512 kernels under emulation
 #   make tsan            server tests, and those of the engine that use threads, under ThreadSanitizer
+#   make test-npu        the engine's tests on the emulated NPU, whose streams are late  PROFILE=A2-8.5 SEED=1; MODE=tsan: and looked at for races
 #   make corpus          replay all fuzz corpora with the ordinary compiler
 #   make fuzz F=gguf     libFuzzer on one target (needs clang)                SECONDS=60
 #   make bench           kernel and end-to-end rates beside the machine's floors   MODEL=file.gguf
+#   make bench-check     fast kernels against yardsticks, ratios only: is one lost?
 #   make golden          regenerate the golden files (needs a Python environment, see tools/golden)
 #   make install PREFIX=/usr/local
 #   make IMAGE=0 AUDIO=0 without the decoders of pictures and sound, and their libraries
@@ -21,7 +23,7 @@ PREFIX ?= /usr/local
 CC    ?= cc
 OBJ   := $(BUILD)/$(MODE)
 
-ROOMS := base files text kv compute models engine server
+ROOMS := base files text kv compute models engine server eval
 
 # warnings are errors with the compiler that this is developed with; a newer one's new warnings must not keep anybody from building
 WERROR ?= $(if $(filter 12,$(shell $(CC) -dumpversion | cut -d. -f1)),-Werror)
@@ -38,9 +40,13 @@ ifeq ($(ARCH),x86_64)
 MARCH := -march=x86-64-v2
 ISA_avx2   := -mavx2 -mfma -mf16c -mbmi2
 ifeq ($(MODE),simde)
+ISA_avxvnni := $(ISA_avx2)
 ISA_avx512 := $(ISA_avx2)
+ISA_avx512bf16 := $(ISA_avx2)
 else
-ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16 -mfma -mf16c -mbmi2
+ISA_avxvnni := $(ISA_avx2) -mavxvnni
+ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -mbmi2
+ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
 endif
 endif
 
@@ -67,25 +73,32 @@ LIBS_text   := -lutf8proc
 LIBS_server := -levent -levent_pthreads -lssl -lcurl
 LIBS := $(LIBS_server) $(LIBS_text) $(LIBS_files) $(LIBS_base)
 
-OTHER_ARCH := $(if $(filter x86_64,$(ARCH)),,%_avx2.c %_avx512.c)
+OTHER_ARCH := $(if $(filter x86_64,$(ARCH)),,%_avx2.c %_avxvnni.c %_avx512.c %_avx512bf16.c)
 src_of  = $(filter-out $(OTHER_ARCH),$(sort $(wildcard src/$(1)/*.c) $(wildcard src/$(1)/*/*.c)))
 obj_of  = $(patsubst src/%.c,$(OBJ)/src/%.o,$(call src_of,$(1)))
 lib_of  = $(OBJ)/lib/$(1).a
 # rooms up to and including $(1), last first (link order)
 upto    = $(if $(filter $(1),$(firstword $(2))),$(1),$(call upto,$(1),$(wordlist 2,99,$(2))) $(firstword $(2)))
 
-.PHONY: all check test twins simde tsan corpus fuzz bench golden install clean format layers help
+.PHONY: all check test test-npu twins simde tsan corpus fuzz bench bench-check golden install clean format layers help
 all: $(BUILD)/cygnet $(BUILD)/libcygnet.a $(BUILD)/libcygnet.so
 
 # -O3 is for users; sanitizers and emulation would take the compiler minutes
 KERN_O := $(if $(filter release,$(MODE)),-O3,-O1)
 $(OBJ)/src/%_avx2.o:   ISA_CFLAGS := $(ISA_avx2) $(KERN_O)
+$(OBJ)/src/%_avxvnni.o: ISA_CFLAGS := $(ISA_avxvnni) $(KERN_O)
 $(OBJ)/src/%_avx512.o: ISA_CFLAGS := $(ISA_avx512) $(KERN_O)
+$(OBJ)/src/%_avx512bf16.o: ISA_CFLAGS := $(ISA_avx512bf16) $(KERN_O)
 $(OBJ)/src/%_ref.o:    ISA_CFLAGS := $(KERN_O)
 
-# under sanitizers the compiler needs longer for a test than the test gains from it
+# under sanitizers the compiler needs longer for a test than the test gains from it, unless it has arithmetic of its own
 ifneq ($(filter asan tsan,$(MODE)),)
-$(foreach r,$(ROOMS),$(eval $(OBJ)/tests/$(r)/t_%.o: ISA_CFLAGS := -O0))
+$(foreach r,$(filter-out compute,$(ROOMS)),$(eval $(OBJ)/tests/$(r)/t_%.o: ISA_CFLAGS := -O0))
+endif
+
+# an emulated NPU's arithmetic is one thread's, on memory that nobody else reaches: watching it finds nothing and takes 20 times as long
+ifeq ($(MODE),tsan)
+$(OBJ)/tests/acl_emu/op_%.o $(OBJ)/tests/acl_emu/attn_%.o: ISA_CFLAGS := -fno-sanitize=thread -O2
 endif
 
 $(OBJ)/%.o: %.c Makefile
@@ -104,15 +117,15 @@ $(call lib_of,$(1)): $(call obj_of,$(1))
 endef
 $(foreach r,$(ROOMS),$(eval $(call room_rule,$(r))))
 
-ALL_LIB := $(foreach r,server engine models compute kv text files base,$(call lib_of,$(r)))
+ALL_LIB := $(foreach r,eval server engine models compute kv text files base,$(call lib_of,$(r)))
 
 $(BUILD)/cygnet: $(OBJ)/cygnet
 	@cp $< $@
 $(OBJ)/cygnet: $(patsubst %.c,$(OBJ)/%.o,$(sort $(wildcard src/*.c))) $(ALL_LIB)
 	@echo "  link    $@"
 	@$(CC) $(filter %.o,$^) $(LDFLAGS) -Wl,--start-group $(ALL_LIB) -Wl,--end-group $(LIBS) -o $@
-# The library is everything but the server; only the names of cygnet.h leave it.
-LIB_OBJ := $(foreach r,$(filter-out server,$(ROOMS)),$(call obj_of,$(r)))
+# The library is everything but the server and the evaluations; only the names of cygnet.h leave it.
+LIB_OBJ := $(foreach r,$(filter-out server eval,$(ROOMS)),$(call obj_of,$(r)))
 LIB_LIBS := $(LIBS_text) $(LIBS_files) $(LIBS_base)
 $(BUILD)/libcygnet.a: $(LIB_OBJ)
 	@echo "  ar      $@"
@@ -176,6 +189,13 @@ simde:
 	@$(MAKE) --no-print-directory MODE=simde test T="$(SIMDE_TESTS)"
 tsan:
 	@$(MAKE) --no-print-directory MODE=tsan test T="engine/engine engine/graph engine/guess engine/grammar server"
+	@$(MAKE) --no-print-directory MODE=tsan test-npu NPU_SUITE="engine/draft" NAME_FILTER="same_answers*"
+# Tests of engines that are written for any device, with one that does nothing until somebody waits, then what a seed says, and sleeps now and then.
+# What they assume of the CPU alone is skipped, and said; the scheduler's own tests (sched, batch) have no device.
+NPU_SUITE := engine/engine engine/reuse engine/window engine/grammar engine/thoughts engine/draft engine/media engine/cygnet_media engine/roads4
+test-npu: emu
+	@CYGNET_TEST_BACKEND=ascend CYGNET_TEST_PROFILE=$(or $(PROFILE),A2-8.5) ACL_EMU_SEED=$(or $(SEED),1) ACL_EMU_LAZY=1 ACL_EMU_DELAY_US=500 ACL_EMU_DELAY_ONE_IN=200 \
+	  $(MAKE) --no-print-directory test T="$(NPU_SUITE)"
 
 # --- fuzz targets: fuzz/f_NAME.c defines LLVMFuzzerTestOneInput; fuzz/corpus/NAME/* are replayed by an ordinary build ----
 FUZZERS := $(patsubst fuzz/f_%.c,%,$(sort $(wildcard fuzz/f_*.c)))
@@ -205,6 +225,8 @@ BENCHES := $(patsubst bench/%.c,$(OBJ)/bench/%,$(sort $(wildcard bench/b_*.c)))
 $(OBJ)/bench/b_%: $(OBJ)/bench/b_%.o $(foreach r,engine models compute kv text files base,$(call lib_of,$(r)))
 	@echo "  link    $@"
 	@$(CC) $(filter %.o,$^) $(LDFLAGS) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIB_LIBS) -o $@
+bench-check: $(OBJ)/bench/b_check
+	@$<
 bench: $(BENCHES) $(BUILD)/cygnet
 	@for b in $(BENCHES); do $$b || exit 1; done
 	@if [ -f $(MODEL) ]; then $(BUILD)/cygnet bench -m $(MODEL) --depth 0,4096 --batch 1,4,16; \
@@ -231,6 +253,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 help:
-	@sed -n '3,16p' Makefile | sed 's/^# \{0,1\}//'
+	@sed -n '3,18p' Makefile | sed 's/^# \{0,1\}//'
 
 -include $(shell find $(OBJ) -name '*.d' 2>/dev/null)

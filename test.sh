@@ -42,6 +42,13 @@ joined() {
   count build/test-beside.log "$status"
 }
 
+# Several programs one after the other, all of them whatever happens; fails if one does.
+each() {
+  local bad=0
+  for program in "$@"; do python3 "$program" || bad=1; done
+  return $bad
+}
+
 part "layers" make -s layers
 part "format" make -s format-check
 part "build" make -s -j"$jobs" all
@@ -55,21 +62,18 @@ part "ThreadSanitizer: engine and server" make -s -j"$jobs" tsan
 part "AVX-512 kernels under emulation" make -s -j"$jobs" simde
 part "fuzz corpora" make -s -j"$jobs" corpus
 part "declarations of the NPU's interface" tools/acl_check.sh
-beside "fixtures on the emulated NPU" python3 tests/npu.py
+make -s -j"$jobs" emu build/ascend_probe
+# what takes long and is one process each, beside what waits for sockets
+beside "the emulated NPU: fixtures, its first day; Gemma 4 fixtures" each tests/npu.py tests/probe.py tests/golden4.py
 part "command line" python3 tests/cli.py
 part "pictures and sound, the whole program" python3 tests/media.py
-joined
-beside "Gemma 4 fixtures" python3 tests/golden4.py
 part "every option" python3 tests/options.py
+part "other people's clients" "$PYTHON" tests/clients.py
+part "tools, thinking and schemas" "$PYTHON" tests/tools.py
+part "several servers behind one address" "$PYTHON" tests/scale.py
 joined
 part "abuse over HTTP" python3 tests/abuse.py
 part "chat page in Chromium" python3 tests/page.py
-make -s -j"$jobs" emu build/ascend_probe
-beside "an NPU's first day, on the emulated one" python3 tests/probe.py
-part "other people's clients" "$PYTHON" tests/clients.py
-joined
-part "tools, thinking and schemas" "$PYTHON" tests/tools.py
-part "several servers behind one address" "$PYTHON" tests/scale.py
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

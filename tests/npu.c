@@ -94,6 +94,15 @@ const struct acl_emu *npu_emu(void) {
   return emu = fn();
 }
 
+bool npu_asked(void) {
+  const char *backend = getenv("CYGNET_TEST_BACKEND");
+  return backend && !strcmp(backend, "ascend");
+}
+void npu_use(void) {
+  const char *profile = getenv("CYGNET_TEST_PROFILE");
+  setenv("ASCEND_HOME_PATH", npu_folder(profile ? profile : "A2-8.5"), 1);
+}
+
 void npu_check_clean(void) {
   const struct acl_emu *e = npu_emu();
   if (e->violations()) fail_msg("%llu violations, the first: %s", (unsigned long long)e->violations(), e->violation());

@@ -12,6 +12,8 @@
 #ifndef CYGNET_TESTS_NPU_H
 #define CYGNET_TESTS_NPU_H
 
+#include <stdbool.h>
+
 #include "acl_emu/acl_emu.h"
 
 enum { NPU_PROFILES = 5 };
@@ -23,6 +25,10 @@ const char *npu_folder(const char *profile);               /* what ASCEND_HOME_P
 const char *npu_current(void);                             /* in a body: the profile */
 /* The emulator of this process; opens libascendcl.so when nobody has yet. NULL outside of a body. */
 const struct acl_emu *npu_emu(void);
+/* CYGNET_TEST_BACKEND=ascend: tests of engines, which are written for any device, open theirs on the emulated NPU of CYGNET_TEST_PROFILE (A2-8.5), after
+ * npu_use. They have one engine after the other in one process, so it is one profile. */
+bool npu_asked(void);
+void npu_use(void);
 /* Fails the test unless nothing is alive, queued, or was violated. */
 void npu_check_clean(void);
 

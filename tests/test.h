@@ -36,6 +36,13 @@ float test_rand_normal(uint64_t *state);
 void *test_guard_alloc(size_t n_bytes);
 void test_guard_free(void *p, size_t n_bytes);
 
+/* ThreadSanitizer makes a step some twenty times as long: whole engines try fewer roads under it, and all of them without. */
+#ifdef __SANITIZE_THREAD__
+enum { TEST_TSAN = 1 };
+#else
+enum { TEST_TSAN = 0 };
+#endif
+
 /* Greatest |a-b| over the rms of b, and the relative L2 distance: print both, bound both. */
 void test_compare(const float *a, const float *b, size_t n, double *rel_max, double *rel_l2);
 

@@ -7,6 +7,7 @@
  *   ACL_EMU_MEMORY     bytes of device memory, with k, m, g (256m)
  *   ACL_EMU_SEED       number: another schedule of the streams (1)
  *   ACL_EMU_DELAY_US   longest random delay before a task (0)
+ *   ACL_EMU_DELAY_ONE_IN   one task in so many has such a delay (1)
  *   ACL_EMU_LAZY       1: the device does nothing until somebody waits for it (0)
  *   ACL_EMU_ORDER      1: sums in another order (0)
  *   ACL_EMU_DEFECTS    names with commas: mask512, pse_shared, uniform, pse_inf, band_off, empty_garbage

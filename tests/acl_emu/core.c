@@ -68,6 +68,7 @@ static void modes_from_environment(void) {
   emu.budget = memory && *memory ? size_of(memory) : (uint64_t)256 << 20;
   emu.random = seed && *seed ? strtoull(seed, NULL, 10) : 1;
   emu.delay_us = number_of("ACL_EMU_DELAY_US", 0);
+  emu.delay_one_in = number_of("ACL_EMU_DELAY_ONE_IN", 1);
   emu.lazy = number_of("ACL_EMU_LAZY", 0);
   emu.order = number_of("ACL_EMU_ORDER", 0);
   emu.hang_ms = number_of("ACL_EMU_HANG_MS", 10000);

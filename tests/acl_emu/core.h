@@ -286,7 +286,7 @@ struct emu {
   /* modes */
   uint64_t budget;
   uint64_t random;
-  int delay_us, lazy, order;
+  int delay_us, delay_one_in, lazy, order;
   unsigned defects;
   int stream_limit, event_limit, hang_ms, quiet, trace, task_update;
   struct fault_rule faults[FAULTS_MAX];

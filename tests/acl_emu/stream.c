@@ -274,7 +274,7 @@ static void *device_main(void *unused) {
     struct candidates c = {.n = 0};
     bool hold = emu.lazy && !emu.waiting && !emu.tokens && emu.n_pending < HARDWARE_QUEUE;
     if (emu.n_pending && !hold) {
-      if (emu.delay_us > 0) {
+      if (emu.delay_us > 0 && (emu.delay_one_in < 2 || emu_random() % (uint64_t)emu.delay_one_in == 0)) {
         struct timespec t = {0, (long)(emu_random() % (uint64_t)emu.delay_us) * 1000};
         pthread_mutex_unlock(&emu.lock);
         nanosleep(&t, NULL);

@@ -75,7 +75,7 @@ static inline void roads_travel(struct roads *x) {
     if (i % 5 == 4) o.draft_tokens = -1;
     o.chunk_tokens = test_rand_int(&x->rng, 1, 50);
     o.page_tokens = (int[]){1, 2, 4, 16}[test_rand_int(&x->rng, 0, 3)];
-    o.threads = i % 4 == 3 ? 2 : 1;
+    o.threads = i % 4 == 3 || (few_roads() && i == 1) ? 2 : 1;
     o.max_running = test_rand_int(&x->rng, 1, 6);
     o.disable_graph = test_rand_int(&x->rng, 0, 1);
     o.disable_prefix_cache = test_rand_int(&x->rng, 0, 2) == 0;

@@ -83,7 +83,7 @@ static void travel(struct cygnet_options base, int n_chunks, const int *chunks) 
     struct cygnet_options o = base;
     o.chunk_tokens = chunks[i];
     o.page_tokens = (int[]){1, 4, 16}[i % 3];
-    o.threads = i % 8 == 5 ? 2 : 1;
+    o.threads = i % (few_roads() ? 2 : 8) == 1 ? 2 : 1;
     o.max_running = (int[]){4, 1, 8}[i / 2 % 3];
     snprintf(road, sizeof road, "chunk %d, page %d, threads %d, running %d", o.chunk_tokens, o.page_tokens, o.threads, o.max_running);
     c = open_with(o);
@@ -94,7 +94,7 @@ static void travel(struct cygnet_options base, int n_chunks, const int *chunks) 
     n_retracted += st.n_retracted;
     cygnet_close(c);
   }
-  if (n_chunks > 3) assert_true(n_retracted > 10);
+  if (n_chunks > 3) assert_true(n_retracted > (uint64_t)n_chunks / 4);
   for (int i = 0; i < N_QUESTIONS; i++) answer_free(&q[i].expected);
   free(q);
 }
@@ -103,18 +103,20 @@ static void same_answer_by_every_road(void **state) {
   (void)state;
   int chunks[40];
   for (int i = 0; i < 40; i++) chunks[i] = i + 1;
-  travel((struct cygnet_options){.model = narrow()}, 40, chunks);
+  travel((struct cygnet_options){.model = narrow()}, fewer(40), chunks);
 }
 
 static void same_answer_in_every_form(void **state) {
   (void)state;
   static const int chunks[] = {33, 3};
-  travel((struct cygnet_options){.model = narrow(), .kv_type = "f32"}, 2, chunks);
-  travel((struct cygnet_options){.model = narrow(), .kv_type = "f16"}, 2, chunks);
-  travel((struct cygnet_options){.model = narrow(), .isa = "ref"}, 2, chunks);
-  travel((struct cygnet_options){.model = narrow(), .attn = "ref"}, 2, chunks);
-  travel((struct cygnet_options){.model = test_path("golden/gemma3-text-ropescale")}, 2, chunks); /* bf16 weights */
-  travel((struct cygnet_options){.model = tiny(), .kv_type = "q8_0"}, 1, chunks);
+  travel((struct cygnet_options){.model = test_path("golden/gemma3-text-ropescale")}, fewer(2), chunks); /* bf16 weights */
+  if (!on_npu()) {                                                                                       /* forms of the CPU's */
+    travel((struct cygnet_options){.model = narrow(), .kv_type = "f32"}, 2, chunks);
+    travel((struct cygnet_options){.model = narrow(), .kv_type = "f16"}, 2, chunks);
+    travel((struct cygnet_options){.model = narrow(), .isa = "ref"}, 2, chunks);
+    travel((struct cygnet_options){.model = narrow(), .attn = "ref"}, 2, chunks);
+    travel((struct cygnet_options){.model = tiny(), .kv_type = "q8_0"}, 1, chunks);
+  }
   travel((struct cygnet_options){.model = test_path("golden/gemma3-text-tiny/model-mixed.gguf")}, 1, chunks);
 }
 
@@ -184,7 +186,7 @@ static void golden_values(void **state) {
   const double worst = !on_npu() ? 1e-4 : profile && !strcmp(profile, "310P-8.5") ? 0.032 / 8 : 0.032;
   if (safetensors_open(&g.st, test_path("golden/gemma3-text-tiny/golden.safetensors"), &e)) fail_msg("%s", e.msg);
   struct cygnet *c = open_with((struct cygnet_options){.isa = "ref", .kv_type = "f32", .chunk_tokens = 7});
-  for (int i = 0; i < 6; i++) {
+  for (int i = 0; i < (few_roads() ? 2 : 6); i++) {
     int64_t n;
     const int32_t *ids = golden_get(&g, i, "ids", &n), *greedy = golden_get(&g, i, "greedy", NULL);
     struct answer a;

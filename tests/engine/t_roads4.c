@@ -33,7 +33,7 @@ static struct { /* what was walked, in all */
 static bool is_long(void) { return getenv("CYGNET_LONG") != NULL; }
 
 /* Whether to take the n-th of many combinations, of which one in `share` is taken by default. */
-static bool taken(int n, int share) { return is_long() || n % (share * SPARSE) == 0; }
+static bool taken(int n, int share) { return is_long() || n % (share * (on_npu() ? 30 : SPARSE)) == 0; }
 
 static struct cygnet *open4(struct cygnet_options o, const struct fixture4 *f) {
   o.model = f->model[0] == '/' ? f->model : test_path(f->model);
@@ -143,7 +143,7 @@ static void walk_chunks(const struct fixture4 *f, struct question4 *q, struct cy
 static void chunks_and_pages(void **state) {
   (void)state;
   int n = 0;
-  for (int x = 0; x < N_FIXTURES; x++) {
+  for (int x = 0; x < N_FIXTURES; x += on_npu() ? 3 : 1) {
     const struct fixture4 *f = &fixtures4[x];
     const int chunks[] = {1, 2, 3, 5, 7, f->window - 1, f->window, f->window + 1, 0};
     for (int form = 0; form < 3; form++) {
@@ -175,7 +175,7 @@ static void chunks_and_pages(void **state) {
 static void beside_others(void **state) {
   (void)state;
   int n = 0;
-  for (int x = 0; x < N_FIXTURES; x++) {
+  for (int x = 0; x < N_FIXTURES; x += on_npu() ? 3 : 1) {
     const struct fixture4 *f = &fixtures4[x];
     struct question4 *q = questions_new(f->window);
     questions_want(q, f, "bf16", "auto");
@@ -238,9 +238,9 @@ static int take_hit(struct cygnet *c, struct question4 *q, int hit, enum donor d
 static void prefix_hits_of_every_length(void **state) {
   (void)state;
   int n = 0;
-  for (int x = 0; x < N_FIXTURES; x++) {
+  for (int x = 0; x < N_FIXTURES; x += on_npu() ? 3 : 1) {
     const struct fixture4 *f = &fixtures4[x];
-    for (int type = 0; type < 2; type++) {
+    for (int type = 0; type < fewer(2); type++) {
       const char *kv_type = type ? "f32" : "bf16";
       struct question4 *q = questions_new(f->window), *one = &q[3];
       one->r.max_tokens = f->window + 2;
@@ -248,7 +248,7 @@ static void prefix_hits_of_every_length(void **state) {
       struct cygnet *cold = open4(plain4(kv_type, NULL), f);
       ask(cold, &one->r, &one->want, false);
       cygnet_close(cold);
-      for (int p = 0; p < (int)ARRAY_LEN(page_sizes); p++) {
+      for (int p = 0; p < (int)ARRAY_LEN(page_sizes); p += on_npu() ? 3 : 1) {
         struct cygnet_options o = {.kv_type = kv_type, .page_tokens = page_sizes[p], .max_running = 4, .threads = 1 + (p + x) % 4 / 3};
         o.chunk_tokens = (int[]){0, 6, f->window, 13}[(p + x + type) % 4];
         o.disable_graph = (p + x + type) % 3 == 0;
@@ -274,7 +274,7 @@ static void prefix_hits_of_every_length(void **state) {
 /* Growing chats: each turn is the last prompt, its answer, and a few words more; nothing but the end is computed again. */
 static void chats4(void **state) {
   (void)state;
-  for (int x = 0; x < N_FIXTURES; x += 1 + (SPARSE > 1) * 2) {
+  for (int x = 0; x<N_FIXTURES; x += SPARSE> 1 || on_npu() ? 3 : 1) {
     const struct fixture4 *f = &fixtures4[x];
     struct cygnet *cold = open4(plain4(NULL, NULL), f);
     struct cygnet *warm = open4((struct cygnet_options){.page_tokens = page_sizes[x % 4], .chunk_tokens = 32, .max_running = 4}, f);
@@ -303,6 +303,7 @@ static void chats4(void **state) {
 
 static void pools_run_short(void **state) {
   (void)state;
+  CPU_ONLY("it counts pages of 4 tokens");
   for (int x = 0; x<N_FIXTURES; x += SPARSE> 1 ? 3 : 1) {
     const struct fixture4 *f = &fixtures4[x];
     struct question4 *q = questions_new(f->window);
@@ -406,6 +407,7 @@ static const char *widen_heads(const char *folder) {
 
 static void keys_of_8_bits(void **state) {
   (void)state;
+  CPU_ONLY("its keys are not quantised");
   static const struct fixture4 narrow_heads[] = {{"gemma4-e-tiny", 9}, {"gemma4-moe-tiny", 8}, {"gemma4-12b-tiny", 4}};
   int n = 0;
   for (size_t x = 0; x<ARRAY_LEN(narrow_heads); x += SPARSE> 1 ? 2 : 1) {
@@ -433,6 +435,7 @@ static void keys_of_8_bits(void **state) {
 /* A head of 16 numbers: refused, with the width. */
 static void keys_of_8_bits_are_refused(void **state) {
   (void)state;
+  CPU_ONLY("its keys are not quantised");
   for (int x = 0; x < N_FIXTURES; x++) {
     struct cygnet_error e = {0};
     struct cygnet_options o = {.model = test_path(fixtures4[x].model), .kv_type = "q8_0", .ctx_tokens = 64, .threads = 1, .quiet = 1};
@@ -444,6 +447,7 @@ static void keys_of_8_bits_are_refused(void **state) {
 
 static void much_was_walked(void **state) {
   (void)state;
+  CPU_ONLY("few roads are walked");
   printf("  %d answers compared to the bit, %d of them from a prefix hit; %d steps replayed, %d guesses right, %d retractions\n",
          (int)walked.n_roads, (int)walked.n_hits, (int)walked.n_replayed, (int)walked.n_accepted, (int)walked.n_retracted);
   if (getenv("CYGNET_TEST_FILTER")) return;

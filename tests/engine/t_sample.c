@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "engine/sample.h"
+#include "engine/sample_kern.h"
 
 enum { VOCAB_MAX = 3000, LIST_MAX = 40 };
 
@@ -250,6 +251,55 @@ static void test_against_twin(void **unused) {
   twin_allowed = NULL;
   print_message("%d draws equal, %d near, %d rows with nothing left, %d with more than 100 kept\n", n_equal, n_near, n_dead, n_deep);
   assert_true(n_equal > 12000 && n_near < 20 && n_deep > 1000 && n_masked > 1000);
+}
+
+/* The level of this machine beside the portable one, to the bit; but for the sign of a maximum that is zero. */
+static void test_levels_agree(void **unused) {
+  (void)unused;
+  enum { BLOCKS_MAX = 20 };
+  const struct sample_kern *levels[] = {&sample_kern_ref, sample_kern_best()};
+  uint64_t seed = 5;
+  int n_nan = 0, n_infinite = 0;
+  for (int round = 0; round < 2000; round++) {
+    int n_blocks = test_rand_int(&seed, 1, BLOCKS_MAX), n = n_blocks * SAMPLE_BLOCK;
+    float *x = test_guard_alloc((size_t)n * sizeof *x), weights[2][BLOCKS_MAX * SAMPLE_BLOCK], most[2][BLOCKS_MAX], max[2];
+    double sum[2], again = 0.5;
+    random_logits(x, n, &seed);
+    if (test_rand_int(&seed, 0, 4) == 0) x[test_rand_int(&seed, 0, n - 1)] = NAN;
+    if (test_rand_int(&seed, 0, 4) == 0) x[test_rand_int(&seed, 0, n - 1)] = INFINITY;
+    bool has_nan = false;
+    for (int i = 0; i < n; i++) has_nan |= isnan(x[i]);
+    for (int k = 0; k < 2; k++) {
+      bool is_nan = false;
+      max[k] = levels[k]->scan(most[k], x, n_blocks, &is_nan);
+      assert_true(is_nan == has_nan);
+    }
+    n_nan += has_nan;
+    n_infinite += !has_nan && max[0] == INFINITY;
+    if (has_nan || max[0] == INFINITY) goto next; /* no more is asked of such a row */
+    assert_true(max[0] == max[1]);
+    for (int b = 0; b < n_blocks; b++) {
+      assert_true(most[0][b] == most[1][b] && most[0][b] <= max[0]);
+      for (int i = 0; i < SAMPLE_BLOCK; i++) assert_true(x[b * SAMPLE_BLOCK + i] <= most[0][b]);
+    }
+    float f = (float)test_rand_int(&seed, 1, 400) / 100;
+    for (int k = 0; k < 2; k++) {
+      sum[k] = levels[k]->sum(0.5, x, n_blocks, max[k], f);
+      memcpy(weights[k], x, (size_t)n * sizeof *x);
+      levels[k]->weigh(weights[k], n, max[k], f);
+    }
+    assert_memory_equal(&sum[0], &sum[1], sizeof sum[0]);
+    assert_memory_equal(weights[0], weights[1], (size_t)n * sizeof *x);
+    for (int i = 0; i < n; i++) {
+      double exact = exp(((double)x[i] - (double)max[0]) * (double)f);
+      assert_true(fabs((double)weights[0][i] - exact) <= 2e-5 * exact + 1e-37); /* z is rounded, too */
+      again += (double)weights[0][i];
+    }
+    assert_true(fabs(again - sum[0]) <= 1e-5 * sum[0]);
+  next:
+    test_guard_free(x, (size_t)n * sizeof *x);
+  }
+  assert_true(n_nan > 200 && n_infinite > 200);
 }
 
 /* A real vocabulary, where radix sort, deep bands and skipped bands are met. */
@@ -698,9 +748,11 @@ static void test_memory_runs_out(void **unused) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_against_twin), cmocka_unit_test(test_large_vocabulary), cmocka_unit_test(test_depends_on_seed_and_position_alone),
-    cmocka_unit_test(test_frequencies),  cmocka_unit_test(test_edges_of_filters), cmocka_unit_test(test_steps_by_hand),
-    cmocka_unit_test(test_logprobs),     cmocka_unit_test(test_bad_logits_fail),  cmocka_unit_test(test_parameters_are_checked),
-    cmocka_unit_test(test_counts),       cmocka_unit_test(test_memory_runs_out),
+    cmocka_unit_test(test_levels_agree),     cmocka_unit_test(test_against_twin),
+    cmocka_unit_test(test_large_vocabulary), cmocka_unit_test(test_depends_on_seed_and_position_alone),
+    cmocka_unit_test(test_frequencies),      cmocka_unit_test(test_edges_of_filters),
+    cmocka_unit_test(test_steps_by_hand),    cmocka_unit_test(test_logprobs),
+    cmocka_unit_test(test_bad_logits_fail),  cmocka_unit_test(test_parameters_are_checked),
+    cmocka_unit_test(test_counts),           cmocka_unit_test(test_memory_runs_out),
 };
 TEST_MAIN(tests)
