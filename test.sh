@@ -68,10 +68,12 @@ beside "the emulated NPU: fixtures, its first day; Gemma 4 fixtures" each tests/
 part "command line" python3 tests/cli.py
 part "pictures and sound, the whole program" python3 tests/media.py
 part "every option" python3 tests/options.py
+part "evaluations" python3 tests/evals.py
 part "other people's clients" "$PYTHON" tests/clients.py
 part "tools, thinking and schemas" "$PYTHON" tests/tools.py
 part "several servers behind one address" "$PYTHON" tests/scale.py
 joined
+part "kernels against yardsticks of the same run" make -s -j"$jobs" bench-check
 part "abuse over HTTP" python3 tests/abuse.py
 part "chat page in Chromium" python3 tests/page.py
 
