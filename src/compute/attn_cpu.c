@@ -29,7 +29,7 @@ enum {
   LINES_PER_ITEM = 96,         /* of 256 wide heads; state and tile then stay in a second-level cache */
   LINES_PER_ITEM_LEAST = 16,   /* below this a block is not cut further to make work for more threads */
   ITEMS_PER_THREAD = 4,        /* enough to even out items of different cost */
-  PARTS_FLOATS_MOST = 4 << 20, /* 16 MiB for the states of split blocks; what does not fit is not split */
+  PARTS_FLOATS_MOST = 4 << 20, /* 16 MiB for the states of split blocks, however long sequences are; what does not fit is not split */
   TILE_SKEW = 16, /* floats between rows of an expanded tile, so that a column of it does not fall into few sets of the cache */
   SPREAD_STORE_ELEMS = 16 << 10, /* numbers to convert that are worth a fork-join */
 };
@@ -143,12 +143,15 @@ static size_t attn_layer_scratch(const struct attn_layer *l) {
 /* Floats of one line's state of one segment: max, sum and acc. */
 static size_t attn_part_floats(int width) { return (size_t)width + ATTN_PAD; }
 
-/* A state for each line and segment that a step could have, but no more than PARTS_FLOATS_MOST; none for one thread. */
+/* A state for each segment of as many lines as are in so many of the least items as keep all threads busy: where there are more of them, or larger
+ * ones, threads have enough to share out without splitting. None for one thread. */
 static size_t attn_layer_parts(const struct attn_config *c, const struct attn_layer *l) {
   size_t keys = attn_keys_max(c, l->kind);
   if (workers_count(c->workers) == 1 || keys <= ATTN_SEGMENT) return 0;
   double segments = (double)((keys + ATTN_SEGMENT - 1) / ATTN_SEGMENT);
-  double all = (double)c->rows_max * l->n_q * segments * (double)attn_part_floats(attn_width(l->head_dim));
+  int group = l->n_q / l->n_kv, item = div_up(LINES_PER_ITEM_LEAST, group) * group;
+  double lines = MIN((double)c->rows_max * l->n_q, (double)ITEMS_PER_THREAD * workers_count(c->workers) * item);
+  double all = lines * segments * (double)attn_part_floats(attn_width(l->head_dim));
   return all < PARTS_FLOATS_MOST ? (size_t)all : PARTS_FLOATS_MOST;
 }
 

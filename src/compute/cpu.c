@@ -292,7 +292,7 @@ static void embed_rows(const struct cpu_job *j, int row, int row_end, int col, i
   const struct weight *t = j->table;
   for (int r = row; r < row_end; r++) {
     CHECK(j->ids[r] >= 0 && j->ids[r] < t->rows);
-    gemm_quant_row(t, j->ids[r], tensor_row(&j->y, r));
+    gemm_weight_row(j->kern, t, j->ids[r], tensor_row(&j->y, r));
     if (j->f != 1) j->kern->scale(tensor_row(&j->y, r), tensor_row(&j->y, r), j->f, col_end);
   }
 }

@@ -78,8 +78,12 @@ void gemm_pack(const struct kern *k, struct workers *workers, struct weight *w) 
   w->from = DTYPE_NONE;
 }
 
-void gemm_unpack_row(const struct kern *k, const struct weight *w, int row, float *out) {
-  CHECK(!is_ref(k));
+void gemm_weight_row(const struct kern *k, const struct weight *w, int row, float *out) {
+  if (is_ref(k) || !w->packed) {
+    gemm_quant_row(w, row, out);
+    return;
+  }
+  CHECK(row >= 0 && row < w->rows);
   const uint8_t *panel = (const uint8_t *)w->packed + (size_t)(row / GEMM_PANEL) * gemm_panel_bytes(w->dtype, w->cols);
   gemm_unpack_panel_row(w->dtype, w->cols, panel, row % GEMM_PANEL, out);
 }
@@ -181,6 +185,12 @@ struct part { /* panels [from, to) of a weight times rows [row, row + n_rows) of
   int from, to, row, n_rows;
 };
 
+/* Of a panel at once: whole records; for few rows ranges alike. */
+static int range_blocks(int n_blocks, int n_rows) {
+  if (n_rows > GEMM_SHORT_ROWS) return GEMM_RANGE_BLOCKS;
+  return div_up(div_up(n_blocks, div_up(n_blocks, GEMM_RANGE_SHORT)), GEMM_RECORD_BLOCKS_MAX) * GEMM_RECORD_BLOCKS_MAX;
+}
+
 /* To y, from its row `row` on; where y is NULL they stay in the tile. */
 static void panel_codes(const struct gemm_kern *k, const struct weight *w, int panel, struct gemm_x x, int group, int n_rows,
                         struct gemm_tile *tile, const struct tensor *y, int row) {
@@ -188,23 +198,26 @@ static void panel_codes(const struct gemm_kern *k, const struct weight *w, int p
   const struct gemm_type_kern *t = &k->types[w->dtype];
   size_t record_bytes = gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f);
   const uint8_t *in = (const uint8_t *)w->packed + (size_t)panel * gemm_panel_bytes(w->dtype, w->cols);
-  int n_blocks = w->cols / GEMM_BLOCK;
-  for (int b = 0; b < n_blocks; b += GEMM_RANGE_BLOCKS) {
-    int n = MIN(GEMM_RANGE_BLOCKS, n_blocks - b);
+  int n_blocks = w->cols / GEMM_BLOCK, range = range_blocks(n_blocks, n_rows);
+  int step = t->direct ? GEMM_DIRECT_ROWS : group;
+  for (int b = 0; b < n_blocks; b += range) {
+    int n = MIN(range, n_blocks - b);
     bool last = y && b + n == n_blocks;
-    t->unpack(tile, in, n);
-    in += (size_t)(n / f->blocks) * record_bytes;
-    struct gemm_ahead ahead = {in, (int)(record_bytes / f->blocks)}, none = {in, 0};
-    for (int i = 0; i < n_rows; i += group) {
-      int m = MIN(group, n_rows - i);
+    const uint8_t *next = in + (size_t)(n / f->blocks) * record_bytes;
+    struct gemm_ahead ahead = {next, (int)(record_bytes / f->blocks)}, none = {next, 0};
+    if (!t->direct) t->unpack(tile, in, n);
+    for (int i = 0; i < n_rows; i += step) {
+      int m = MIN(step, n_rows - i);
       size_t at = (size_t)i * (size_t)n_blocks + (size_t)b * (size_t)group;
       struct gemm_x part = {x.codes + at * GEMM_BLOCK, x.blocks + at};
       float(*acc)[GEMM_PANEL] = tile->acc + (last && b == 0 ? 0 : i);
       if (b == 0) memset(acc, 0, (size_t)m * sizeof *acc);
       for (int r = 0; r < (last ? m : 0); r++) __builtin_prefetch(tensor_row(y, row + i + r) + panel * GEMM_PANEL, 1);
-      t->rows(tile, n, m, part, acc, i ? none : ahead);
+      if (t->direct) t->direct(in, n, m, part, n_blocks, acc, i == 0);
+      else t->rows(tile, n, m, part, acc, i ? none : ahead);
       for (int r = 0; r < (last ? m : 0); r++) store(y, w, row + i + r, panel, acc[r]);
     }
+    in = next;
   }
 }
 

@@ -31,8 +31,9 @@ size_t gemm_packed_bytes(const struct kern *k, const struct weight *w);
 /* Fill w->packed (page-aligned memory of gemm_packed_bytes, given by the caller) from w->source, rows spread over workers. A marked weight of the
  * reference level has its copy for a source afterwards. */
 void gemm_pack(const struct kern *k, struct workers *workers, struct weight *w);
-/* Row of a packed weight as float32, for tests. */
-void gemm_unpack_row(const struct kern *k, const struct weight *w, int row, float *out);
+/* Row of a bound weight as float32: from its packed form where it has one (rule 4: the same bits), so that the file's pages stay out of memory; else
+ * from its source. */
+void gemm_weight_row(const struct kern *k, const struct weight *w, int row, float *out);
 
 /* Can this level multiply this type and width? Sentence if not (cols no multiple of the type's block cannot occur). */
 bool gemm_supports(const struct kern *k, enum dtype t, int cols, struct err *e);

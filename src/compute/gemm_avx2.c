@@ -38,7 +38,7 @@ static ALWAYS_INLINE __m256i shift16(__m256i v, const int n) {
   return n > 0 ? _mm256_slli_epi16(v, n) : n < 0 ? _mm256_srli_epi16(v, -n) : v;
 }
 
-/* Bits of a code as the multiplication sees it; 8-bit codes and table values are signed. */
+/* Bits of a code as the multiplication sees it: 8-bit codes and table values are signed. */
 static ALWAYS_INLINE int code_bits(const struct gemm_format f) { return f.table ? 8 : f.bits; }
 static ALWAYS_INLINE int code_offset(const struct gemm_format f) { return f.bits == 8 ? 0 : f.offset; }
 
@@ -48,7 +48,7 @@ static ALWAYS_INLINE int code_offset(const struct gemm_format f) { return f.bits
 static ALWAYS_INLINE void load_codes(const struct gemm_format f, __m256i w[GROUPS], const uint8_t *p, const int half) {
   p += half * 32;
   if (f.bits == 8) GEMM_UNROLL(8)
-  for (int g = 0; g < GROUPS; g++) w[g] = _mm256_xor_si256(load256(p + g * 64), _mm256_set1_epi8(-128));
+  for (int g = 0; g < GROUPS; g++) w[g] = load256(p + g * 64);
   if (f.bits >= 4 && f.bits < 8) {
     GEMM_UNROLL(4)
     for (int j = 0; j < 4; j++) {
@@ -224,10 +224,31 @@ static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const
   }
 }
 
-/* The same sums for n_rows rows and both halves of a panel, from a tile's codes w: 64 bytes a group. sub: [2][8] of the part, or NULL. */
+/* The same sums for n_rows rows and both halves of a panel, of signed codes of 8 bits, 64 bytes a group: products are widened at once, so that no more than two sums in 16 bits take registers. */
+static ALWAYS_INLINE void dot_rows_8bit(const int n_rows, __m256i sum[ROWS_MAX][2], const uint8_t *w, const int8_t *a) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  GEMM_UNROLL(8)
+  for (int g = 0; g < GROUPS; g++) {
+    __m256i w0 = load256(w + g * 64), w1 = load256(w + g * 64 + 32), magnitude0 = _mm256_abs_epi8(w0), magnitude1 = _mm256_abs_epi8(w1);
+    GEMM_UNROLL(4)
+    for (int r = 0; r < n_rows; r++) {
+      __m256i v = broadcast4(a + r * GEMM_BLOCK + 4 * g);
+      __m256i p0 = _mm256_madd_epi16(_mm256_maddubs_epi16(magnitude0, _mm256_sign_epi8(v, w0)), ones);
+      __m256i p1 = _mm256_madd_epi16(_mm256_maddubs_epi16(magnitude1, _mm256_sign_epi8(v, w1)), ones);
+      sum[r][0] = keep(g == 0 ? p0 : _mm256_add_epi32(sum[r][0], p0));
+      sum[r][1] = keep(g == 0 ? p1 : _mm256_add_epi32(sum[r][1], p1));
+    }
+  }
+}
+
+/* The same for codes of any type, from a tile's codes w: 64 bytes a group. sub: [2][8] of the part, or NULL. */
 static ALWAYS_INLINE void dot_rows(const int n_rows, const int bits, const int offset, const int parts, const int s,
                                    __m256i sum[ROWS_MAX][2], const uint8_t *w, const int8_t *a, const struct gemm_block *blocks,
                                    const int32_t *sub) {
+  if (bits == 8) {
+    dot_rows_8bit(n_rows, sum, w, a);
+    return;
+  }
   const int n = GROUPS / parts, chunk = MIN(n, groups_in_16_bits(bits, offset));
   GEMM_UNROLL(8)
   for (int g = 0; g < n; g += chunk) {
@@ -239,7 +260,7 @@ static ALWAYS_INLINE void dot_rows(const int n_rows, const int bits, const int o
       __m256i w0 = load256(w + i * 64), w1 = load256(w + i * 64 + 32);
       GEMM_UNROLL(4)
       for (int r = 0; r < n_rows; r++) {
-        __m256i v = broadcast4(a + r * GEMM_BLOCK + 4 * i), p0 = multiply(bits, w0, v), p1 = multiply(bits, w1, v);
+        __m256i v = broadcast4(a + r * GEMM_BLOCK + 4 * i), p0 = _mm256_maddubs_epi16(w0, v), p1 = _mm256_maddubs_epi16(w1, v);
         part[r][0] = keep(i == g && !offset ? p0 : _mm256_add_epi16(part[r][0], p0));
         part[r][1] = keep(i == g && !offset ? p1 : _mm256_add_epi16(part[r][1], p1));
       }
@@ -294,15 +315,48 @@ ROWS(rows_2bit_16, 2, 2, 0, true)
 ROWS(rows_3bit_16, 3, 2, 4, false)
 ROWS(rows_6bit_16, 6, 2, 32, false)
 
-#define KERNELS(name, ...)                                                                                                                 \
+/* A group of rows times one block of 8-bit codes. */
+static ALWAYS_INLINE void direct_group(const int n_rows, const uint8_t *restrict codes, __m256 scale0, __m256 scale1, struct gemm_x x,
+                                       float (*restrict acc)[GEMM_PANEL]) {
+  __asm__("" : "+r"(acc), "+r"(codes)); /* or the compiler keeps a block's magnitudes on the stack */
+  __m256i sum[ROWS_MAX][2];
+  dot_rows_8bit(n_rows, sum, codes, x.codes);
+  GEMM_UNROLL(4)
+  for (int r = 0; r < n_rows; r++) GEMM_UNROLL(2)
+  for (int half = 0; half < 2; half++) {
+    __m256 t = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[r][half]), half ? scale1 : scale0);
+    float *to = acc[r] + half * 8;
+    _mm256_store_ps(to, _mm256_fmadd_ps(t, _mm256_broadcast_ss(&x.blocks[r].d), _mm256_load_ps(to)));
+  }
+}
+
+/* The same sums as few_Q8_0. */
+static void direct_8bit(const uint8_t *restrict p, int n_blocks, int n_rows, struct gemm_x x, int x_blocks,
+                        float (*restrict acc)[GEMM_PANEL], bool ahead) {
+  enum { HEADER_BYTES = 2 * GEMM_PANEL, RECORD_BYTES = HEADER_BYTES + GEMM_BLOCK * GEMM_PANEL };
+  for (int b = 0; b < n_blocks; b++, p += RECORD_BYTES) {
+    for (int i = 0; i < (ahead ? RECORD_BYTES : 0); i += 64) _mm_prefetch((const char *)p + AHEAD_BYTES + i, _MM_HINT_T0);
+    __m256 scale0 = load_f16(p), scale1 = load_f16(p + GEMM_PANEL);
+    for (int r = 0; r < n_rows; r += ROWS_MAX) {
+      size_t at = (size_t)r * (size_t)x_blocks + (size_t)(b * ROWS_MAX);
+      struct gemm_x group = {x.codes + at * GEMM_BLOCK, x.blocks + at};
+      if (n_rows - r >= ROWS_MAX) direct_group(ROWS_MAX, p + HEADER_BYTES, scale0, scale1, group, acc + r);
+      else GEMM_BY_ROWS_4(n_rows - r, direct_group, p + HEADER_BYTES, scale0, scale1, group, acc + r);
+    }
+  }
+}
+
+#define FEW(name, ...)                                                                                                                     \
   static void few_##name(float(*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, struct gemm_x x, int n_blocks, int n_rows) {       \
     if (n_rows == 1) few((struct gemm_format){__VA_ARGS__, 0}, 1, 1, y, panel, x, n_blocks);                                               \
     else few((struct gemm_format){__VA_ARGS__, 0}, ROWS_MAX, n_rows, y, panel, x, n_blocks);                                               \
-  }                                                                                                                                        \
+  }
+#define UNPACK(name, ...)                                                                                                                  \
   static void unpack_##name(struct gemm_tile *restrict tile, const uint8_t *restrict p, int n_blocks) {                                    \
     unpack((struct gemm_format){__VA_ARGS__, 0}, tile, p, n_blocks);                                                                       \
   }
-GEMM_QUANTISED(KERNELS)
+GEMM_QUANTISED(FEW)
+GEMM_QUANTISED_BELOW_8(UNPACK)
 
 /* --- plain numbers ---------------------------------------------------------------------------------------------------- */
 
@@ -474,8 +528,9 @@ const struct gemm_kern gemm_avx2 = {
     .wide_rows = wide_rows,
     .types = {
         TYPE(Q4_0, rows_4bit_offset), TYPE(Q4_1, rows_4bit_min), TYPE(Q5_0, rows_5bit_offset), TYPE(Q5_1, rows_5bit_min),
-        TYPE(Q8_0, rows_8bit), TYPE(Q2_K, rows_2bit_16), TYPE(Q3_K, rows_3bit_16), TYPE(Q4_K, rows_4bit_min),
+        TYPE(Q2_K, rows_2bit_16), TYPE(Q3_K, rows_3bit_16), TYPE(Q4_K, rows_4bit_min),
         TYPE(Q5_K, rows_5bit_min), TYPE(Q6_K, rows_6bit_16), TYPE(IQ4_NL, rows_8bit), TYPE(IQ4_XS, rows_8bit),
+        [DTYPE_Q8_0] = {.few = few_Q8_0, .direct = direct_8bit},
         TYPE_PLAIN(F32, NULL), TYPE_PLAIN(F16, expand_F16), TYPE_PLAIN(BF16, expand_BF16),
     },
 };

@@ -37,7 +37,7 @@ static ALWAYS_INLINE __m512i shift16(__m512i v, const int n) {
 
 static ALWAYS_INLINE void load_codes(const struct gemm_format f, __m512i w[GROUPS], const uint8_t *p) {
   if (f.bits == 8) GEMM_UNROLL(8)
-  for (int g = 0; g < GROUPS; g++) w[g] = _mm512_xor_si512(load512(p + g * 64), _mm512_set1_epi8(-128));
+  for (int g = 0; g < GROUPS; g++) w[g] = load512(p + g * 64);
   if (f.bits >= 4 && f.bits < 8) {
     GEMM_UNROLL(4)
     for (int j = 0; j < 4; j++) {

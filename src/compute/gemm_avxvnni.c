@@ -40,7 +40,7 @@ static ALWAYS_INLINE __m256i shift16(__m256i v, const int n) {
 static ALWAYS_INLINE void load_codes(const struct gemm_format f, __m256i w[GROUPS], const uint8_t *p, const int half) {
   p += half * 32;
   if (f.bits == 8) GEMM_UNROLL(8)
-  for (int g = 0; g < GROUPS; g++) w[g] = _mm256_xor_si256(load256(p + g * 64), _mm256_set1_epi8(-128));
+  for (int g = 0; g < GROUPS; g++) w[g] = load256(p + g * 64);
   if (f.bits >= 4 && f.bits < 8) {
     GEMM_UNROLL(4)
     for (int j = 0; j < 4; j++) {

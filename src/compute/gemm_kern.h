@@ -77,6 +77,9 @@ static inline float gemm_block_scale(int32_t top_bits, float *d) {
 
 enum {
   GEMM_RANGE_BLOCKS = 32, /* blocks of a panel that are unpacked at once: 16 KiB of codes */
+  GEMM_RANGE_SHORT = 20,  /* about as many for few rows: those lie in the first-level cache beside them */
+  GEMM_SHORT_ROWS = 16,   /* few rows: up to so many */
+  GEMM_DIRECT_ROWS = 16,  /* that go over a block together where nothing is unpacked */
   GEMM_RANGE_PLAIN = 256, /* k of plain numbers walked at once: 16 KiB of float32 */
   GEMM_TILE_ROWS = 256,   /* rows of x per work item at most */
   GEMM_WIDE_ROWS = 132,   /* the same for plain numbers and many rows: their ranges of x, 144 KiB, stay in a second-level cache */
@@ -125,6 +128,10 @@ struct gemm_type_kern {
   /* acc[n_rows][16] += tile · x over n_blocks; n_rows <= rows_max. */
   void (*rows)(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, float (*restrict acc)[GEMM_PANEL],
                struct gemm_ahead ahead);
+  /* Where a panel's bytes are multiplied as they lie: acc[n_rows][16] += n_blocks blocks from p on · x, each block for all rows before the next.
+   * x lies x_blocks blocks a row. ahead: fetch what follows. NULL: unpack, then rows. */
+  void (*direct)(const uint8_t *restrict p, int n_blocks, int n_rows, struct gemm_x x, int x_blocks, float (*restrict acc)[GEMM_PANEL],
+                 bool ahead);
   /* Plain numbers. x is float32, or bf16 pairs where the level has bf16_row. y[p][16] = panels p < n_panels <= plain_panels_max · one row. */
   void (*plain_one)(float (*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, size_t panel_bytes, int n_panels, const void *x, int n);
   /* acc[n_rows][16] += n columns of a panel · x; n even but for the last range. */

@@ -152,9 +152,7 @@ static void take_block(enum dtype t, struct record *r, const uint8_t *b) {
     nibbles_32(r->codes, b + 8);
     fifth_bits_32(r->codes, b + 4);
     break;
-  case DTYPE_Q8_0:
-    for (int i = 0; i < 32; i++) r->codes[i] = b[2 + i] ^ 0x80;
-    break;
+  case DTYPE_Q8_0: memcpy(r->codes, b + 2, 32); break;
   case DTYPE_Q4_K:
   case DTYPE_Q5_K:
     r->min = read_u16(b + 2);
@@ -212,7 +210,7 @@ static void write_codes(int bits, uint8_t *restrict out, const uint8_t *restrict
 
 /* Code i of group g of a block. */
 static int read_code(int bits, const uint8_t *p, int g, int i) {
-  if (bits == 8) return p[g * 64 + i];
+  if (bits == 8) return p[g * 64 + i] ^ 0x80;
   int code = 0;
   if (bits >= 4) {
     code = p[g % 4 * 64 + i] >> (g / 4 * 4) & 15;
@@ -314,18 +312,20 @@ void gemm_unpack_panel_row(enum dtype t, int cols, const uint8_t *panel, int r, 
     return;
   }
   size_t header_bytes = gemm_header_bytes(f), block_bytes = gemm_block_bytes(f);
-  int n_subs = f->subs ? f->blocks * GEMM_BLOCK / f->group : 0;
-  for (int k = 0; k < cols; k++) {
-    const uint8_t *head = panel + (size_t)(k / (GEMM_BLOCK * f->blocks)) * (header_bytes + f->blocks * block_bytes);
-    const uint8_t *block = head + header_bytes + (size_t)(k / GEMM_BLOCK % f->blocks) * block_bytes;
+  int n_subs = f->subs ? f->blocks * GEMM_BLOCK / f->group : 0, alike = f->subs ? f->group : GEMM_BLOCK; /* codes that share a scale */
+  for (int first = 0; first < cols; first += alike) {
+    const uint8_t *head = panel + (size_t)(first / (GEMM_BLOCK * f->blocks)) * (header_bytes + f->blocks * block_bytes);
+    const uint8_t *block = head + header_bytes + (size_t)(first / GEMM_BLOCK % f->blocks) * block_bytes;
     float scale = f16_to_f32(read_u16(head + 2 * r)), min = f->mins ? f16_to_f32(read_u16(head + 32 + 2 * r)) : 0;
     if (f->subs) {
-      const uint8_t *sub = head + (f->mins ? 64 : 32) + k % (GEMM_BLOCK * f->blocks) / f->group * GEMM_PANEL + r;
+      const uint8_t *sub = head + (f->mins ? 64 : 32) + first % (GEMM_BLOCK * f->blocks) / f->group * GEMM_PANEL + r;
       scale *= (float)(int8_t)*sub;
       if (f->mins) min *= (float)sub[n_subs * GEMM_PANEL];
     }
-    int code = read_code(f->bits, block, k % GEMM_BLOCK / 4, r * 4 + k % 4);
-    float value = scale * (float)(f->table ? gemm_iq4_values[code] : code - f->offset);
-    out[k] = f->mins ? value - min : value;
+    for (int k = first; k < first + alike; k++) {
+      int code = read_code(f->bits, block, k % GEMM_BLOCK / 4, r * 4 + k % 4);
+      float value = scale * (float)(f->table ? gemm_iq4_values[code] : code - f->offset);
+      out[k] = f->mins ? value - min : value;
+    }
   }
 }

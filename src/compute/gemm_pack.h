@@ -9,7 +9,7 @@
  *            sub d   s8  [blocks][32 / group][16]      where the type has scales inside a record: scale = d * sub d
  *            sub min u8  [blocks][32 / group][16]      and minima:                                min = min * sub min
  *   block    codes, `bits` bits each, for 8 groups of 4 k; a group has 64 codes, code i = row * 4 + k:
- *            bits 8      512 bytes  byte g * 64 + i = code i of group g
+ *            bits 8      512 bytes  byte g * 64 + i = code i of group g, less 128: signed, as it is multiplied
  *            bits 4 5 6  256 bytes  byte j * 64 + i = low 4 bits of code i of group j, and of group j + 4 in the high half
  *            bits 2 3    128 bytes  byte h * 64 + i: bits 2t..2t+1 = low 2 bits of code i of group 4h + t
  *            bits 6     +128 bytes  the same for bits 4 and 5 of the codes
@@ -40,11 +40,13 @@ struct gemm_format {
 
 /* The quantised types: X(name, bits, group, blocks, offset, table, mins, subs). Kernels are made from the same list. */
 #define GEMM_QUANTISED(X)                                                                                                                  \
+  X(Q8_0, 8, 32, 1, 128, false, false, false)                                                                                              \
+  GEMM_QUANTISED_BELOW_8(X)
+#define GEMM_QUANTISED_BELOW_8(X)                                                                                                          \
   X(Q4_0, 4, 32, 1, 8, false, false, false)                                                                                                \
   X(Q4_1, 4, 32, 1, 0, false, true, false)                                                                                                 \
   X(Q5_0, 5, 32, 1, 16, false, false, false)                                                                                               \
   X(Q5_1, 5, 32, 1, 0, false, true, false)                                                                                                 \
-  X(Q8_0, 8, 32, 1, 128, false, false, false)                                                                                              \
   X(Q2_K, 2, 16, 8, 0, false, true, true)                                                                                                  \
   X(Q3_K, 3, 16, 8, 4, false, false, true)                                                                                                 \
   X(Q4_K, 4, 32, 8, 0, false, true, true)                                                                                                  \

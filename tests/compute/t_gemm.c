@@ -30,7 +30,7 @@ static const struct {
     [DTYPE_Q5_K] = {2, {0, 2}}, [DTYPE_Q6_K] = {1, {208}},    [DTYPE_IQ4_NL] = {1, {0}}, [DTYPE_IQ4_XS] = {1, {0}},
 };
 
-enum fill { RANDOM, ALL_ONES, ALL_ZEROS }; /* bits of the codes */
+enum fill { RANDOM, ALL_ONES, ALL_ZEROS, TOP_BITS }; /* bits of the codes; top bits: the lowest code where codes are signed bytes */
 
 static void *guarded(size_t n_bytes) { return test_guard_alloc(MAX(n_bytes, (size_t)1)); }
 static void unguarded(void *p, size_t n_bytes) { test_guard_free(p, MAX(n_bytes, (size_t)1)); }
@@ -50,7 +50,8 @@ static void fill_weight(struct weight *w, enum dtype t, int rows, int cols, enum
       dtype_from_f32(t, &v, p + i, 1);
       continue;
     }
-    for (size_t j = 0; j < block; j++) p[i + j] = fill == RANDOM ? (uint8_t)test_rand(&seed) : fill == ALL_ONES ? 255 : 0;
+    for (size_t j = 0; j < block; j++)
+      p[i + j] = fill == RANDOM ? (uint8_t)test_rand(&seed) : fill == ALL_ONES ? 255 : fill == TOP_BITS ? 128 : 0;
     if (t == DTYPE_Q6_K && fill != RANDOM) memset(p + i + 192, fill == ALL_ONES ? 127 : 128, 16); /* scales at their ends: 127, -128 */
     for (int h = 0; h < halves[t].n; h++) {
       float v = 0.01f * (fill == RANDOM ? test_rand_normal(&seed) : 1.0f);
@@ -169,7 +170,7 @@ static void test_pack_unpack(void **state) {
         float *want = xmalloc((size_t)w.cols * 4), *got = xmalloc((size_t)w.cols * 4);
         for (int r = 0; r < w.rows; r++) {
           dtype_to_f32(w.dtype, (const char *)w.source + (size_t)r * w.row_bytes, want, (size_t)w.cols);
-          gemm_unpack_row(k, &w, r, got);
+          gemm_weight_row(k, &w, r, got);
           assert_memory_equal(want, got, (size_t)w.cols * 4);
         }
         free(want);
@@ -302,7 +303,7 @@ static void test_extremes(void **state) {
   (void)state;
   EACH_LEVEL(k) {
     for (size_t i = 0; i < ARRAY_LEN(types); i++)
-      for (int fill = RANDOM; fill <= ALL_ZEROS; fill++)
+      for (int fill = RANDOM; fill <= TOP_BITS; fill++)
         for (int kind = 0; kind < 5; kind++)
           for (int rows = 1; rows <= 5; rows += 4) {
             struct weight w;
