@@ -172,6 +172,8 @@ struct cygnet *engine_open(const struct cygnet_options *o, struct err *e) {
   warn_of_range(c);
   set_limits(c);
   if (open_steps(c, e) || open_media(c, e) || guess_open(c, e)) goto fail;
+  weights_rest(c->weights);
+  if (c->mmproj) weights_rest(c->mmproj);
   set_media_rules(c);
   if (o->draft_tokens >= 0) c->draft_tokens = MIN(o->draft_tokens ? o->draft_tokens : ENGINE_DRAFT_TOKENS, DRAFT_TOKENS_MAX);
   c->worth_from_ms = 1;

@@ -2,14 +2,14 @@
  *
  *   budget = weights (as packed) + scratch (activations, logits, tables, prefix tree, recorded steps) + keys and values
  *
- * Pages of the mapped file are not in it: rows of the embeddings, per-layer ones too, that were looked up show in the resident size, but belong to
+ * Pages of the mapped file are not in it: rows of tables that are only looked up, such as per-layer embeddings, show in the resident size, but belong to
  * the page cache.
  *
  * Of the two pools of keys and values at least one longest sequence fits in each, and in the sliding one the window and rows of two whole
  * steps. Above that they grow together, as far as the budget goes, to
  *   full      max_running sequences of min(ctx, PLAN_TOKENS_EACH) tokens, or two of the longest
  *   sliding   max_running windows, and the prompt rows of one step: all that can be alive at once, however long the sequences are; and with
- *             a prefix cache PLAN_RESUME_EACH windows more per running request and PLAN_RESUME_LEAST at least, of places to go on from
+ *             a prefix cache PLAN_RESUME_EACH windows more per running request, of places to go on from, and PLAN_RESUME_ALONE for one alone
  * What nobody holds is the prefix cache's; it has no share of its own.
  * The store of what encoders made of pictures and sounds (rows, or banks of keys and values) holds the greatest one at least; beside it an
  * ordinary one for each running request at best, and PLAN_MEDIA_LEAST, PLAN_MEDIA_ROWS. --media-mem says another size.
@@ -36,14 +36,16 @@ enum {
   PLAN_CHUNK_TOKENS = 512,
   PLAN_RUNNING = 32,
   PLAN_QUEUED = 1024,
-  PLAN_OUT_ROWS = 32,      /* logits of so many rows at once, or of all running requests */
+  PLAN_OUT_ROWS = 32,      /* logits of so many rows at once at most, or of all running requests */
+  PLAN_OUT_MORE = 12,      /* beside one for each of those: guesses, and tokens of prompts whose log-probabilities are wanted */
+  PLAN_OUT_GROUP = 4,      /* rows that kernels take at once */
   PLAN_AHEAD_TOKENS = 64,  /* sched_config */
   PLAN_TOKENS_EACH = 4096, /* of the full pool per running request */
   PLAN_CTX_LEAST = 256,    /* the context is not halved below that by itself */
   PLAN_CHUNK_MOST = 1 << 16,
   PLAN_RUNNING_MOST = 4096,
   PLAN_QUEUED_MOST = 1 << 20,
-  PLAN_RESUME_LEAST = 8, /* windows of resume points, whatever the number of requests: the last turns of one user's long chat */
+  PLAN_RESUME_ALONE = 8, /* windows of resume points when one request runs, the others' included: the last turns of one user's long chat */
   PLAN_RESUME_EACH = 1,  /* windows of resume points per running request */
   PLAN_STEP_MS_MOST = 600000,
   PLAN_MEDIA_PAGE_ROWS = 16, /* of the store of soft rows */
@@ -51,7 +53,7 @@ enum {
   PLAN_MEDIA_ROWS = 16384,   /* soft rows beside the greatest medium, if the context holds as many: of one long prompt */
   PLAN_MEDIA_PAGES_MOST = 1 << 26,
   PLAN_STEPS = 256,       /* sizes tried between least and best */
-  PLAN_SAMPLE_BYTES = 44, /* per id of the vocabulary and sampling thread */
+  PLAN_SAMPLE_BYTES = 33, /* per id of the vocabulary and sampling thread */
 };
 
 /* ---- options ---------------------------------------------------------------------------------------------------------------- */
@@ -235,7 +237,8 @@ static size_t encoders_in_memory(const struct plan *p, const struct kern *kern, 
 
 /* Matrices are packed, or quantised, or used where they are in the file; vectors are converted to float32. Tables of which only rows are looked up
  * take no memory of their own. */
-static size_t weights_in_memory(const struct plan *p, const struct kern *kern, const struct weights *w, size_t *lookup_bytes) {
+static size_t weights_in_memory(const struct plan *p, const struct kern *kern, const struct model_config *c, const struct weights *w,
+                                size_t *lookup_bytes) {
   size_t n_bytes = 0;
   *lookup_bytes = 0;
   for (size_t i = 0; i < weights_count(w); i++) {
@@ -246,7 +249,7 @@ static size_t weights_in_memory(const struct plan *p, const struct kern *kern, c
       n_bytes += vector_bytes(p, f.n_dims ? f.shape[0] : 1);
       continue;
     }
-    if (!strcmp(name, "per_layer_token_embd.weight")) {
+    if (!strcmp(name, "per_layer_token_embd.weight") || (c->family == FAMILY_MLLAMA && !strcmp(name, "token_embd.weight"))) {
       n_bytes += table_bytes(p, &f, f.shape[0] * f.shape[1], lookup_bytes);
       continue;
     }
@@ -255,7 +258,6 @@ static size_t weights_in_memory(const struct plan *p, const struct kern *kern, c
     int64_t n = f.n_dims == 3 ? f.shape[0] : 1;                         /* experts; gate and up in one tensor are two each */
     if (str_ends(str_c(name), "gate_up_exps.weight")) n *= 2;
     size_t here = matrix_bytes(p, kern, &f, type, n);
-    if (here && p->model.device->is_near && kern->isa != ISA_REF && !strcmp(name, "token_embd.weight")) *lookup_bytes += f.n_bytes;
     n_bytes += here ? here : f.n_bytes;
   }
   return n_bytes;
@@ -298,7 +300,8 @@ static void size_sliding(struct plan *p, const struct sizing *z, int64_t *least,
   *least = MAX(*least, (MIN(two_steps, p->ctx_tokens) + page - 1) / page);
   /* each window, the step's prompt rows, and one page for each place where those are cut */
   int64_t alive = (int64_t)running * (window + 1) + div_up(chunk, page);
-  *best = MAX(*least, alive + (p->has_prefix_cache ? (int64_t)MAX(running * PLAN_RESUME_EACH, PLAN_RESUME_LEAST) * window : 0));
+  int64_t resume = p->has_prefix_cache ? MAX(running * PLAN_RESUME_EACH, PLAN_RESUME_ALONE - (running - 1)) : 0;
+  *best = MAX(*least, alive + resume * window);
 }
 
 /* How many windows there is room for beside all that can be alive at once. */
@@ -467,6 +470,12 @@ int plan_make(struct plan *p, const struct cygnet_options *o, const struct model
   return plan_make_beside(p, o, c, w, &(struct plan_beside){0}, e);
 }
 
+/* Logits for every running request, and for what more a step may ask of some. */
+static int out_rows(const struct sched_config *s, const struct cygnet_options *o) {
+  int more = (int)align_up((size_t)s->max_running + (size_t)MIN(MAX(o->draft_tokens, PLAN_OUT_MORE), PLAN_OUT_ROWS), PLAN_OUT_GROUP);
+  return MIN(MAX(s->max_running, MIN(more, PLAN_OUT_ROWS)), s->rows_max);
+}
+
 int plan_make_beside(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct weights *w,
                      const struct plan_beside *beside, struct err *e) {
   memset(p, 0, sizeof *p);
@@ -476,7 +485,7 @@ int plan_make_beside(struct plan *p, const struct cygnet_options *o, const struc
   struct model_plan *m = &p->model;
   struct sched_config *s = &p->sched;
   m->rows_max = s->rows_max = s->step_tokens + s->max_running;
-  m->out_max = s->out_max = MIN(MAX(s->max_running, PLAN_OUT_ROWS), m->rows_max);
+  m->out_max = s->out_max = out_rows(s, o);
   m->seqs_max = s->max_running;
   m->tokens_max = p->ctx_tokens;
   s->ahead_tokens = PLAN_AHEAD_TOKENS;
@@ -495,8 +504,8 @@ int plan_make_beside(struct plan *p, const struct cygnet_options *o, const struc
     place_memory(z.workers, p->model.quiet);
     p->n_samplers = MIN(s->max_running, workers_count(z.workers));
     size_t ignored;
-    p->drafter_bytes = beside->drafter ? weights_in_memory(p, z.kern, beside->drafter_weights, &ignored) : 0;
-    p->weight_bytes = weights_in_memory(p, z.kern, w, &p->lookup_bytes) + p->drafter_bytes;
+    p->drafter_bytes = beside->drafter ? weights_in_memory(p, z.kern, beside->drafter, beside->drafter_weights, &ignored) : 0;
+    p->weight_bytes = weights_in_memory(p, z.kern, c, w, &p->lookup_bytes) + p->drafter_bytes;
     p->encoder_weight_bytes = encoders_in_memory(p, z.kern, beside->media_weights ? beside->media_weights : w, &p->lookup_bytes);
     p->weight_bytes += p->encoder_weight_bytes;
     for (int l = 0; l < z.n_layers; l++) {

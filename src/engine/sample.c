@@ -154,15 +154,15 @@ int sample_scratch_init(struct sample_scratch *sc, int vocab, struct err *e) {
   sc->vocab = vocab;
   sc->kern = sample_kern_best();
   sc->n_blocks = div_up(vocab, BLOCK);
-  sc->edits_max = 3 * vocab + SAMPLE_BIAS_MAX; /* counted, stop and suppressed ids, biases */
   sc->block_max = mem_try_alloc((size_t)sc->n_blocks * sizeof *sc->block_max);
   sc->heap = mem_try_alloc((size_t)sc->n_blocks * sizeof *sc->heap);
   sc->list = mem_try_alloc(((size_t)vocab + 1) * sizeof *sc->list);
   sc->swap = mem_try_alloc((size_t)vocab * sizeof *sc->swap);
   sc->weights = mem_try_alloc((size_t)vocab * sizeof *sc->weights);
   sc->masked = mem_try_alloc((size_t)vocab * sizeof *sc->masked);
-  sc->edits = mem_try_alloc((size_t)sc->edits_max * sizeof *sc->edits);
-  if (sc->block_max && sc->heap && sc->list && sc->swap && sc->weights && sc->masked && sc->edits) return 0;
+  sc->edits = mem_try_alloc((size_t)vocab * sizeof *sc->edits);
+  sc->edited = mem_try_alloc((size_t)div_up(vocab, 64) * sizeof *sc->edited);
+  if (sc->block_max && sc->heap && sc->list && sc->swap && sc->weights && sc->masked && sc->edits && sc->edited) return 0;
   sample_scratch_free(sc);
   return err_set(e, ERR_NO_MEMORY, "sampling: no memory for a vocabulary of %d ids", vocab);
 }
@@ -175,6 +175,7 @@ void sample_scratch_free(struct sample_scratch *sc) {
   free(sc->weights);
   free(sc->masked);
   free(sc->edits);
+  free(sc->edited);
   memset(sc, 0, sizeof *sc);
 }
 
@@ -311,8 +312,11 @@ static void sort_candidates(struct sample_candidate *v, int n, struct sample_can
 /* --- the steps of rule 1 that change logits ------------------------------------------------------------------------ */
 
 static void put(struct sample_scratch *sc, float *logits, int32_t id, float value) {
-  DCHECK(sc->n_edits < sc->edits_max);
-  sc->edits[sc->n_edits++] = (struct sample_edit){.id = id, .before = logits[id]};
+  uint64_t *word = &sc->edited[id / 64], bit = UINT64_C(1) << id % 64;
+  if (!(*word & bit)) {
+    *word |= bit;
+    sc->edits[sc->n_edits++] = (struct sample_edit){.id = id, .before = logits[id]};
+  }
   logits[id] = value;
 }
 
@@ -408,6 +412,7 @@ static void restore_logits(struct sample_scratch *sc, float *logits) {
   while (sc->n_edits > 0) {
     const struct sample_edit *undo = &sc->edits[--sc->n_edits];
     logits[undo->id] = undo->before;
+    sc->edited[undo->id / 64] &= ~(UINT64_C(1) << undo->id % 64);
   }
 }
 

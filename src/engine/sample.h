@@ -99,15 +99,16 @@ struct sample_scratch {
   float *weights;                /* [vocab], of the list */
   float *masked;                 /* [vocab]: the row without what a grammar bans; -inf throughout between calls */
   bool masked_is_clear;          /* at first it is not */
-  struct sample_edit *edits;     /* [edits_max]: logits as they were, to put them back */
-  int n_edits, edits_max;
+  struct sample_edit *edits;     /* [vocab]: logits as they were, to put them back; each id once */
+  uint64_t *edited;              /* one bit per id: is it among the edits? */
+  int n_edits;
 };
 
 struct sample_params sample_params_default(void);
 /* Every number against its range, every id against the vocabulary. The sentence names the field as the HTTP interface spells it. */
 int sample_params_check(const struct sample_params *p, int vocab, struct err *e);
 
-/* About 50 bytes per id, most of it touched only when needed. */
+/* 33 bytes per id, most of it touched only when needed. */
 int sample_scratch_init(struct sample_scratch *sc, int vocab, struct err *e);
 void sample_scratch_free(struct sample_scratch *sc); /* fine on a zeroed one */
 

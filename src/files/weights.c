@@ -507,6 +507,11 @@ void weights_done_with(struct weights *w, const struct weight_view *v) {
       map_done_with(&w->maps[i], p, (size_t)v->rows * v->row_bytes);
 }
 
+void weights_rest(const struct weights *w) {
+  for (int i = 0; i < w->n_maps; i++)
+    if (w->maps[i].data) map_done_with(&w->maps[i], w->maps[i].data, w->maps[i].n_bytes);
+}
+
 /* --- what is left over -------------------------------------------------------------------------------------------------- */
 
 /* The name with numbers between dots replaced: blk.*.attn_q.bias is one kind. */

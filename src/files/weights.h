@@ -60,6 +60,8 @@ int weights_get_order(struct weights *w, const char *name, int n, int limit, int
 int weights_report_unused(struct weights *w, bool strict, struct err *e);
 /* The file's pages of this tensor were read for the last time. */
 void weights_done_with(struct weights *w, const struct weight_view *v);
+/* All that had to be read has been: pages of the files need not stay resident until somebody reads them again. */
+void weights_rest(const struct weights *w);
 
 /* Observers for inspect and the tokenizer. */
 const struct gguf *weights_gguf(const struct weights *w); /* first part, or NULL for safetensors */

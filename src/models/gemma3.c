@@ -36,8 +36,9 @@ struct gemma3 {
   struct arena vectors; /* every norm weight */
   struct rope_table rope_full, rope_sliding;
   struct tensor h, x, y;         /* [rows_max, hidden] */
-  struct tensor q, attn, k, v;   /* [rows_max, heads * head_dim], widest layer */
-  struct tensor gate, up;        /* [rows_max, ffn], widest layer */
+  struct tensor k, v;            /* [rows_max, heads * head_dim], widest layer */
+  struct tensor gate, up;        /* [rows_max, ffn or heads * head_dim], widest layer */
+  struct tensor q, attn;         /* the memory of gate and up, which come when attention is over */
   struct tensor h_out, attn_out; /* the wanted rows of h and attn: [out_max, ...] */
 };
 
@@ -81,15 +82,16 @@ static int alloc_scratch(struct gemma3 *g, struct err *e) {
   const struct bind_scratch need[] = {{&g->h, rows, c->hidden},
                                       {&g->x, rows, c->hidden},
                                       {&g->y, rows, c->hidden},
-                                      {&g->q, rows, q},
-                                      {&g->attn, rows, q},
                                       {&g->k, rows, kv},
                                       {&g->v, rows, kv},
-                                      {&g->gate, rows, ffn},
-                                      {&g->up, rows, ffn},
+                                      {&g->gate, rows, MAX(q, ffn)},
+                                      {&g->up, rows, MAX(q, ffn)},
                                       {&g->h_out, m->plan.out_max, c->hidden},
                                       {&g->attn_out, m->plan.out_max, q}};
-  return bind_scratch(m, need, ARRAY_LEN(need), e);
+  if (bind_scratch(m, need, ARRAY_LEN(need), e)) return -1;
+  g->q = g->gate;
+  g->attn = g->up;
+  return 0;
 }
 
 static int gemma3_load(struct model *m, struct weights *w, struct err *e) {
@@ -132,7 +134,7 @@ static void gemma3_unload(struct model *m) {
   }
   d->weight_free(m->dev, &g->embed, 1);
   d->weight_free(m->dev, &g->head, 1);
-  struct tensor *scratch[] = {&g->h, &g->x, &g->y, &g->q, &g->attn, &g->k, &g->v, &g->gate, &g->up, &g->h_out, &g->attn_out};
+  struct tensor *scratch[] = {&g->h, &g->x, &g->y, &g->k, &g->v, &g->gate, &g->up, &g->h_out, &g->attn_out};
   for (size_t i = 0; i < ARRAY_LEN(scratch); i++) d->free(m->dev, scratch[i]);
   d->rope_free(m->dev, &g->rope_full);
   d->rope_free(m->dev, &g->rope_sliding);

@@ -62,8 +62,9 @@ struct gemma4 {
   struct rope_table rope_full, rope_sliding; /* head_dim 0: no such layer */
   int last_owner;                            /* the last layer that owns keys and values */
   struct tensor h, x, y;                     /* [rows_max, hidden] */
-  struct tensor q, attn, k, v;               /* [rows_max, heads * head_dim], widest layer */
-  struct tensor gate, up;                    /* [rows_max, ffn or P], widest layer */
+  struct tensor k, v;                        /* [rows_max, heads * head_dim], widest layer */
+  struct tensor gate, up;                    /* [rows_max, ffn, P or heads * head_dim], widest layer */
+  struct tensor q, attn;                     /* the memory of gate and up, which come when attention is over */
   struct tensor ple;                         /* [rows_max, n_layers * P] */
   struct tensor router_logits;               /* [rows_max, n_experts] */
   struct tensor experts;                     /* [rows_max, hidden] */
@@ -284,12 +285,10 @@ static int alloc_scratch(struct gemma4 *g, struct err *e) {
   const struct bind_scratch need[] = {{&g->h, rows, c->hidden},
                                       {&g->x, rows, c->hidden},
                                       {&g->y, rows, c->hidden},
-                                      {&g->q, rows, q},
-                                      {&g->attn, rows, q},
                                       {&g->k, rows, kv},
                                       {&g->v, rows, kv},
-                                      {&g->gate, rows, ffn},
-                                      {&g->up, rows, ffn},
+                                      {&g->gate, rows, MAX(q, ffn)},
+                                      {&g->up, rows, MAX(q, ffn)},
                                       {&g->ple, rows, c->n_layers * c->ple},
                                       {&g->router_logits, rows, c->n_experts},
                                       {&g->experts, rows, c->n_experts ? c->hidden : 0},
@@ -306,7 +305,10 @@ static int alloc_scratch(struct gemma4 *g, struct err *e) {
     b->hi[k] = xcalloc((size_t)out, sizeof *b->hi[k]);
     b->slot[k] = xcalloc((size_t)out, sizeof *b->slot[k]); /* 0 = nowhere */
   }
-  return bind_scratch(m, need, ARRAY_LEN(need), e);
+  if (bind_scratch(m, need, ARRAY_LEN(need), e)) return -1;
+  g->q = g->gate;
+  g->attn = g->up;
+  return 0;
 }
 
 static int load_ple(struct gemma4 *g, struct weights *w, struct err *e) {
@@ -382,9 +384,8 @@ static void gemma4_unload(struct model *m) {
   d->weight_free(m->dev, &g->head, 1);
   d->weight_free(m->dev, &g->ple_table, 1);
   d->weight_free(m->dev, g->ple_model, 2);
-  struct tensor *scratch[] = {&g->h,     &g->x,        &g->y,      &g->q,   &g->attn,          &g->k,
-                              &g->v,     &g->gate,     &g->up,     &g->ple, &g->router_logits, &g->experts,
-                              &g->h_out, &g->attn_out, &g->ple_out};
+  struct tensor *scratch[] = {&g->h,       &g->x,     &g->y,        &g->k,      &g->v, &g->gate, &g->up, &g->ple, &g->router_logits,
+                              &g->experts, &g->h_out, &g->attn_out, &g->ple_out};
   for (size_t i = 0; i < ARRAY_LEN(scratch); i++) d->free(m->dev, scratch[i]);
   d->rope_free(m->dev, &g->rope_full);
   d->rope_free(m->dev, &g->rope_sliding);

@@ -49,9 +49,9 @@ struct mllama {
   struct arena vectors; /* every norm weight */
   struct rope_table rope;
   struct tensor h, x, y;         /* [rows_max, hidden] */
-  struct tensor q, attn;         /* [rows_max, n_q * head_dim] */
   struct tensor k, v;            /* [rows_max or ENCODER_ROWS, n_kv * head_dim] */
-  struct tensor gate, up;        /* [rows_max, ffn] */
+  struct tensor gate, up;        /* [rows_max, ffn or n_q * head_dim] */
+  struct tensor q, attn;         /* the memory of gate and up, which come when attention is over */
   struct tensor h_out, attn_out; /* the wanted rows of h and attn: [out_max, ...] */
 };
 
@@ -169,18 +169,15 @@ static int alloc_scratch(struct mllama *g, struct err *e) {
     kv = MAX(kv, c->layers[l].n_kv * c->layers[l].head_dim);
     ffn = MAX(ffn, c->layers[l].ffn);
   }
-  const struct bind_scratch need[] = {{&g->h, rows, c->hidden},
-                                      {&g->x, rows, c->hidden},
-                                      {&g->y, rows, c->hidden},
-                                      {&g->q, rows, q},
-                                      {&g->attn, rows, q},
-                                      {&g->k, MAX(rows, fill_rows), kv},
-                                      {&g->v, MAX(rows, fill_rows), kv},
-                                      {&g->gate, rows, ffn},
-                                      {&g->up, rows, ffn},
-                                      {&g->h_out, m->plan.out_max, c->hidden},
+  const struct bind_scratch need[] = {{&g->h, rows, c->hidden},          {&g->x, rows, c->hidden},
+                                      {&g->y, rows, c->hidden},          {&g->k, MAX(rows, fill_rows), kv},
+                                      {&g->v, MAX(rows, fill_rows), kv}, {&g->gate, rows, MAX(q, ffn)},
+                                      {&g->up, rows, MAX(q, ffn)},       {&g->h_out, m->plan.out_max, c->hidden},
                                       {&g->attn_out, m->plan.out_max, q}};
-  return bind_scratch(m, need, ARRAY_LEN(need), e);
+  if (bind_scratch(m, need, ARRAY_LEN(need), e)) return -1;
+  g->q = g->gate;
+  g->attn = g->up;
+  return 0;
 }
 
 static int mllama_load(struct model *m, struct weights *w, struct err *e) {
@@ -222,7 +219,7 @@ static void mllama_unload(struct model *m) {
   }
   d->weight_free(m->dev, &g->embed, 1);
   d->weight_free(m->dev, &g->head, 1);
-  struct tensor *scratch[] = {&g->h, &g->x, &g->y, &g->q, &g->attn, &g->k, &g->v, &g->gate, &g->up, &g->h_out, &g->attn_out};
+  struct tensor *scratch[] = {&g->h, &g->x, &g->y, &g->k, &g->v, &g->gate, &g->up, &g->h_out, &g->attn_out};
   for (size_t i = 0; i < ARRAY_LEN(scratch); i++) d->free(m->dev, scratch[i]);
   d->rope_free(m->dev, &g->rope);
   bind_drop(m, &g->vectors);

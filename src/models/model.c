@@ -63,7 +63,7 @@ size_t model_scratch_bytes(const struct model_config *c, const struct model_plan
     kv = MAX(kv, (size_t)y->n_kv * (size_t)y->head_dim);
     ffn = MAX(ffn, (size_t)y->ffn);
   }
-  size_t per_row = (3 * hidden + 2 * q + 2 * ffn + ple) * sizeof(float), per_kv = 2 * kv * sizeof(float),
+  size_t per_row = (3 * hidden + 2 * MAX(q, ffn) + ple) * sizeof(float), per_kv = 2 * kv * sizeof(float),
          per_out = (hidden + q + ple + (size_t)c->vocab) * sizeof(float);
   if (c->n_experts) per_row += (hidden + (size_t)c->n_experts) * sizeof(float);
   int n_threads = plan->n_threads > 0 ? plan->n_threads : workers_default_threads();

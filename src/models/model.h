@@ -82,7 +82,7 @@ struct model { /* a family's own struct begins with it */
   void *tap_ctx;
 };
 
-/* w is borrowed and must outlive the model (embedding rows are read from the mapped file). Returns owned. */
+/* w is borrowed and must outlive the model (rows of tables are read from the mapped file). Returns owned. */
 struct model *model_open(const struct model_config *c, struct weights *w, const struct model_plan *plan, struct err *e);
 /* The encoders, after model_open; w: the model's own or an mmproj's. Nothing without plan.media. */
 int model_open_media(struct model *m, struct weights *w, struct err *e);

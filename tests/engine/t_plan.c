@@ -87,6 +87,23 @@ static void defaults(void **state) {
   assert_true(without.scratch_bytes < p.scratch_bytes);
 }
 
+/* Rows of logits: one for each request that runs and some more, never for nobody. Windows to go on from: eight for one user alone, one each for many. */
+static void rows_and_windows_by_requests(void **state) {
+  (void)state;
+  static const struct {
+    int running, chunk, draft, out, windows;
+  } cases[] = {{1, 0, 0, 16, 8}, {1, 0, -1, 16, 8}, {1, 0, 20, 24, 8},  {1, 0, 64, 32, 8},  {1, 4, 0, 5, 8},    {2, 0, 0, 16, 7},
+               {4, 0, 0, 16, 5}, {5, 0, 0, 20, 5},  {16, 0, 0, 28, 16}, {24, 0, 0, 32, 24}, {40, 0, 0, 40, 40}, {40, 8, 64, 40, 40}};
+  for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+    struct plan p = plan_of(
+        (struct cygnet_options){.max_running = cases[i].running, .chunk_tokens = cases[i].chunk, .draft_tokens = cases[i].draft}, &config);
+    check_plan(&p, &config);
+    assert_int_equal(p.sched.out_max, cases[i].out);
+    assert_true(p.n_resume >= cases[i].windows);
+    if (cases[i].chunk == 0 && cases[i].running > 9) assert_int_equal(p.n_resume, cases[i].windows);
+  }
+}
+
 /* Two steps and a window always fit in the sliding pool, if a sequence can be that long; a ratio that gives less is refused. */
 static void sliding_pool_has_a_least(void **state) {
   (void)state;
@@ -115,7 +132,7 @@ static void sliding_pool_has_a_least(void **state) {
 static void scratch_is_counted(void **state) {
   (void)state;
   struct plan p = plan_of((struct cygnet_options){.threads = 2, .max_running = 3}, &config);
-  size_t tables = 3 * (1024 / 16) * sizeof(struct kv_page), sampling = (size_t)(2 * 512 * 44);
+  size_t tables = 3 * (1024 / 16) * sizeof(struct kv_page), sampling = (size_t)(2 * 512 * 33);
   for (int k = 0; k < KV_KINDS; k++) tables += pages_bytes(p.kv.n_pages[k]) + ((size_t)p.kv.n_pages[k] + 1) * sizeof(int);
   assert_int_equal(p.tree_bytes, radix_bytes(p.kv.n_pages[KV_FULL], p.kv.n_pages[KV_SLIDING], 16));
   assert_int_equal(p.scratch_bytes, model_scratch_bytes(&config, &p.model) + batch_bytes(&p.batch) + tables + sampling + p.tree_bytes +
@@ -228,7 +245,7 @@ static void kv_types_and_levels(void **state) {
   if (!kern_available(ISA_AVX2)) return;
   struct plan fast = plan_of((struct cygnet_options){.isa = "avx2"}, &config);
   assert_int_equal(fast.weight_bytes, ref.weight_bytes); /* rows are whole panels here */
-  assert_int_equal(fast.lookup_bytes, 512 * 256 * 2);    /* rows of the table, from a checkpoint as from a GGUF */
+  assert_int_equal(fast.lookup_bytes, 0);                /* rows of the embedding come from the packed head */
 }
 
 /* Heads that do not fill the blocks of a cache type are refused before any size is asked for. */
@@ -374,7 +391,6 @@ static void weights_as_planned(void **state) {
           else if (table) lookups += t.n_bytes;
           else if (level == 0 && strstr(t.gguf_name, "ffn_gate_inp")) unpacked += (size_t)(t.shape[0] * t.shape[1]) * 4;
           else if (level == 0 && weights_type(t.gguf_name, t.dtype, t.shape[t.n_dims - 1], p.model.quant) == t.dtype) unpacked += t.n_bytes;
-          if (level == 1 && !strcmp(t.gguf_name, "token_embd.weight")) lookups += t.n_bytes;
         }
         struct model *m = model_open(&c, w, &p.model, &e);
         if (!m) fail_msg("%s: %s", path, e.msg);
@@ -521,6 +537,7 @@ static void refused_before_reading(void **state) {
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(defaults),
+    cmocka_unit_test(rows_and_windows_by_requests),
     cmocka_unit_test(sliding_pool_has_a_least),
     cmocka_unit_test(scratch_is_counted),
     cmocka_unit_test(sliding_pool_is_never_short),

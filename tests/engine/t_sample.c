@@ -743,7 +743,7 @@ static void test_memory_runs_out(void **unused) {
     assert_int_equal(e.code, ERR_NO_MEMORY);
     n_state++;
   }
-  assert_int_equal(n_scratch, 7);
+  assert_int_equal(n_scratch, 8);
   assert_int_equal(n_state, 5);
 }
 
