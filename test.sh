@@ -69,6 +69,7 @@ part "command line" python3 tests/cli.py
 part "pictures and sound, the whole program" python3 tests/media.py
 part "every option" python3 tests/options.py
 part "evaluations" python3 tests/evals.py
+part "fetching models" python3 tests/pull.py
 part "other people's clients" "$PYTHON" tests/clients.py
 part "tools, thinking and schemas" "$PYTHON" tests/tools.py
 part "several servers behind one address" "$PYTHON" tests/scale.py

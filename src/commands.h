@@ -19,6 +19,7 @@ int cmd_preprocess(const struct options *o);
 int cmd_bench(const struct options *o);
 int cmd_eval(const struct options *o);
 int cmd_inspect(const struct options *o);
+int cmd_pull(const struct options *o);
 
 /* Shared by the commands (command_input.c, command_media.c, command_lines.c). */
 

@@ -9,6 +9,7 @@
 #include "base/buf.h"
 #include "base/log.h"
 #include "commands.h"
+#include "hub.h"
 
 static const struct {
   const char *name;
@@ -33,6 +34,8 @@ static const struct {
     {"bench", CMD_BENCH, cmd_bench, "cygnet bench -m MODEL [options]", "measure prefill and decode beside what the machine can do"},
     {"eval", CMD_EVAL, cmd_eval, "cygnet eval SUITE (-m MODEL | --url URL) --data PATH [--min SCORE] [options]",
      "judge a model by questions with known answers, a text, or a reference: gsm8k, aime, mmmu, mmmu-pro, perplexity, kl"},
+    {"pull", CMD_PULL, cmd_pull, "cygnet pull ORG/NAME[@REVISION][:FILE] [--out FOLDER] [options]",
+     "fetch a model from a Hugging Face-style hub: afterwards -m ORG/NAME[:FILE] finds it"},
     {"inspect", CMD_INSPECT, cmd_inspect, "cygnet inspect MODEL [options]", "architecture, tensors, memory plan of a model"},
 };
 
@@ -71,16 +74,17 @@ static int run(int argc, char **argv) {
   struct options o = {0};
   const char *words[1];
   int n_words = 0, status;
-  if (opts_parse(&options_table, commands[i].bit, argc - 2, argv + 2, &o, words, commands[i].bit & (CMD_INSPECT | CMD_EVAL) ? 1 : 0,
-                 &n_words, &e))
+  if (opts_parse(&options_table, commands[i].bit, argc - 2, argv + 2, &o, words,
+                 commands[i].bit & (CMD_INSPECT | CMD_EVAL | CMD_PULL) ? 1 : 0, &n_words, &e))
     status = command_fail(&e);
   else if (o.help) status = help(i);
   else {
-    const char **word = commands[i].bit == CMD_EVAL ? &o.suite : &o.model;
+    const char **word = commands[i].bit == CMD_EVAL ? &o.suite : commands[i].bit == CMD_PULL ? &o.repo : &o.model;
     if (n_words && !*word) *word = strdup(words[0]);
     if (o.verbose) log_set_level(LOG_DEBUG);
     if (o.quiet) log_set_level(LOG_ERROR);
-    status = commands[i].run(&o);
+    if (hub_resolve(&o.model, &e) || hub_resolve(&o.draft_model, &e) || hub_resolve(&o.mmproj, &e)) status = command_fail(&e);
+    else status = commands[i].run(&o);
   }
   opts_free(&options_table, &o);
   return status;

@@ -20,10 +20,11 @@ enum command {
   CMD_PARSE = 1 << 8,
   CMD_PREPROCESS = 1 << 9,
   CMD_EVAL = 1 << 10,
+  CMD_PULL = 1 << 11,
   CMD_RUNS = CMD_SERVE | CMD_CHAT | CMD_COMPLETE | CMD_LOGITS | CMD_BENCH | CMD_EVAL, /* commands that run a model */
   CMD_SAMPLES = CMD_CHAT | CMD_COMPLETE,
   CMD_SHOWS = CMD_CHAT | CMD_COMPLETE | CMD_LOGITS | CMD_PREPROCESS, /* commands that take pictures and sound from files */
-  CMD_ALL = 0x7ff,
+  CMD_ALL = 0xfff,
 };
 
 struct options {
@@ -60,6 +61,8 @@ struct options {
   int64_t limit, parallel, samples, shots, window, stride, timeout_s, retries;
   double min, max;
   int eval_api; /* 0: the suite's own, 1: completion, 2: chat */
+  /* pull */
+  const char *repo;
   /* serve */
   const char *host, *api_key, *api_key_file, *admin_key, *tls_cert, *tls_key, *served_name, *cors_origin, *allowed_hosts;
   int64_t port, grace_s, body_mib, connections, idle_s, prep_threads, step_ms;

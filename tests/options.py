@@ -9,7 +9,7 @@ import json, os, re, subprocess, sys, tempfile, threading, time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from serving import *
 
-COMMANDS = ("serve", "chat", "complete", "logits", "tokenize", "render", "parse", "preprocess", "bench", "eval", "inspect")
+COMMANDS = ("serve", "chat", "complete", "logits", "tokenize", "render", "parse", "preprocess", "bench", "eval", "pull", "inspect")
 TMP = tempfile.mkdtemp(prefix="cygnet-options-")
 BAD = {  # what is refused before any work; bools: "maybe"; texts that can be anything: None
     "model": None, "quant": "q3", "draft": "65", "draft-model": None, "chat-template": "llama9", "threads": "2000", "ctx": "-1", "kv-type": "q3", "isa": "avx3", "numa": "on", "attn": "cuda", "backend": "gpu", "device-id": "-1", "chunk": "70000",
@@ -22,7 +22,7 @@ BAD = {  # what is refused before any work; bools: "maybe"; texts that can be an
     "mmproj": None, "media-mem": "much", "media-pixels": "-1", "image": None, "audio": None, "media-tokens": "-1", "media-max": "0", "media-size": "big", "media-total": "big",
     "media-allow": None, "media-path": None, "media-timeout": "0",
     "suite": None, "url": None, "data": None, "log": None, "min": "2", "max": "-2", "limit": "-2", "parallel": "5000", "samples": "1001", "shots": "65", "api": "smoke",
-    "window": "-1", "stride": "-1", "timeout": "0", "retries": "101"}
+    "window": "-1", "stride": "-1", "timeout": "0", "retries": "101", "repo": None}
 
 
 def run(*args, env=None, stdin=b"", timeout=60):
