@@ -224,7 +224,8 @@ static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const
   }
 }
 
-/* The same sums for n_rows rows and both halves of a panel, of signed codes of 8 bits, 64 bytes a group: products are widened at once, so that no more than two sums in 16 bits take registers. */
+/* The same sums for n_rows rows and both halves of a panel, of signed codes of 8 bits, 64 bytes a group: products are widened at once, so that no more
+ * than two sums in 16 bits take registers. */
 static ALWAYS_INLINE void dot_rows_8bit(const int n_rows, __m256i sum[ROWS_MAX][2], const uint8_t *w, const int8_t *a) {
   const __m256i ones = _mm256_set1_epi16(1);
   GEMM_UNROLL(8)
