@@ -122,8 +122,10 @@ static void parting_anywhere(void **state) {
 
 /* ---- chats ---------------------------------------------------------------------------------------------------------------------- */
 
-/* Seven turns, each the whole history again: only what is new is computed. The last token of an answer never was. Then changes of mind. */
+/* Seven turns, each the whole history again: only what is new is computed. The last token of an answer never was. Then changes of mind. There is
+ * room for all places to go on from. */
 static void chat(struct cygnet_options o) {
+  o.max_running = 16;
   struct cygnet *warm = open_with(o), *cold = cold_of(o);
   int32_t ids[CTX], before[CTX];
   uint64_t rng = 7;
@@ -154,9 +156,9 @@ static void chat(struct cygnet_options o) {
 
 static void chats(void **state) {
   (void)state;
-  chat((struct cygnet_options){.model = narrow(), .max_running = 32 / SPARSE});
-  chat((struct cygnet_options){.model = narrow(), .max_running = 32 / SPARSE, .page_tokens = 4, .chunk_tokens = 16});
-  chat((struct cygnet_options){.model = tiny(), .max_running = 32 / SPARSE, .kv_type = "q8_0"});
+  chat((struct cygnet_options){.model = narrow()});
+  chat((struct cygnet_options){.model = narrow(), .page_tokens = 4, .chunk_tokens = 16});
+  chat((struct cygnet_options){.model = tiny(), .kv_type = "q8_0"});
 }
 
 /* One long prefix, many tails, one after another: nothing of one shows in the next. */
@@ -334,8 +336,10 @@ static void traffic(struct cygnet_options o, int n_requests, size_t cache_bytes)
   assert_true(n_compared > n_requests / 8);
   struct cygnet_stats st;
   cygnet_stats(warm, &st);
-  assert_true(st.cached_tokens > 0 && (on_npu() || st.evicted_full_tokens > 0)); /* few requests there */
-  if (SPARSE == 1) assert_true(st.evicted_sliding_tokens > 0 && st.n_aborted > 0);
+  assert_true(st.cached_tokens > 0);
+  /* with few requests: which pool is short hangs on the clock, too */
+  if (!on_npu()) assert_true(st.evicted_full_tokens + st.evicted_sliding_tokens > 0);
+  if (SPARSE == 1) assert_true(st.evicted_full_tokens > 0 && st.evicted_sliding_tokens > 0 && st.n_aborted > 0);
   assert_int_equal(st.pool_full_used_tokens + st.pool_sliding_used_tokens, 0);
   assert_true(st.pool_full_cached_tokens > 0);
   assert_int_equal(cygnet_flush(warm), 0);
