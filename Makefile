@@ -188,7 +188,7 @@ SIMDE_TESTS := $(filter-out compute/ascend% compute/acl_% models/npu_%,$(patsubs
 simde:
 	@$(MAKE) --no-print-directory MODE=simde test T="$(SIMDE_TESTS)"
 tsan:
-	@$(MAKE) --no-print-directory MODE=tsan test T="engine/engine engine/graph engine/guess engine/grammar server"
+	@$(MAKE) --no-print-directory MODE=tsan test T="engine/engine engine/graph engine/grammar server"
 	@$(MAKE) --no-print-directory MODE=tsan test-npu NPU_SUITE="engine/draft" NAME_FILTER="same_answers*"
 # Tests of engines that are written for any device, with one that does nothing until somebody waits, then what a seed says, and sleeps now and then.
 # What they assume of the CPU alone is skipped, and said; the scheduler's own tests (sched, batch) have no device.
