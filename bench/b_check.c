@@ -325,7 +325,7 @@ static void check_attention(const struct kern *k) {
   struct attention *many = attention_new(k, 64), *one = attention_new(k, 1), *ref = attention_new(&kern_ref, 1);
   check(k->name, "attention 64 rows", "reference", side_attention(many), side_attention(ref), 12);
   check(k->name, "attention 64 rows", "peak", side_attention(many), side_peak(true), .24);
-  check(k->name, "attention 1 row", "reference", side_attention(one), side_attention(ref), 9);
+  check(k->name, "attention 1 row", "reference", side_attention(one), side_attention(ref), 7);
   attention_delete(many);
   attention_delete(one);
   attention_delete(ref);
@@ -357,7 +357,7 @@ static void element_run(void *ctx) {
 
 static void check_elements(const struct kern *k) {
   static const char *const names[] = {"rmsnorm", "add_rmsnorm", "gelu", "softcap", "rope", "argmax"};
-  static const double least[] = {4, 2.5, 15, 11, 1.8, 8};
+  static const double least[] = {2.3, 2.5, 15, 11, 1.3, 6};
   for (int i = 0; i < (int)ARRAY_LEN(names); i++) {
     for (int v = 0; v < 3; v++)
       for (int j = 0; j < ELEMENTS; j++) values[v][j] = next_float();
