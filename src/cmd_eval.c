@@ -165,6 +165,13 @@ static void print_json(json_t *o) {
   json_decref(o);
 }
 
+/* --max, where it was given, and whether the value keeps to it. */
+static void put_maximum(json_t *h, const struct options *o, double value) {
+  if (o->max < 0) return;
+  json_object_set_new(h, "max", json_real(o->max));
+  json_object_set_new(h, "passed", json_boolean(value <= o->max));
+}
+
 /* What a log and a result say of the model. */
 static json_t *describe(const struct judge *j) {
   json_t *h = json_pack("{s:s, s:s}", "eval", j->suite->name, "model", j->model);
@@ -288,10 +295,7 @@ static int report_perplexity(const struct judge *j, const struct perplexity *p, 
     json_object_set_new(h, "window", json_integer(po->window));
     json_object_set_new(h, "stride", json_integer(po->stride));
     json_object_set_new(h, "seconds", json_real(seconds));
-    if (o->max >= 0) {
-      json_object_set_new(h, "max", json_real(o->max));
-      json_object_set_new(h, "passed", json_boolean(value <= o->max));
-    }
+    put_maximum(h, o, value);
     print_json(h);
   } else {
     printf("perplexity: %.4f; 95 %% interval %.4f to %.4f; %.6f nats for each of %lld tokens\n", value, low, high, nll,
@@ -375,10 +379,7 @@ static int report_kl(const struct judge *j, const struct kl *k, double seconds) 
     json_object_set_new(h, "positions", json_integer(positions));
     json_object_set(h, "prompts", prompts);
     json_object_set_new(h, "seconds", json_real(seconds));
-    if (o->max >= 0) {
-      json_object_set_new(h, "max", json_real(o->max));
-      json_object_set_new(h, "passed", json_boolean(mean <= o->max));
-    }
+    put_maximum(h, o, mean);
     print_json(h);
   } else {
     printf("kl: mean %.6f nats, largest %.4f; the same best token at %.2f %% of %d positions; %.1f s\n", mean, largest, 100 * best,
