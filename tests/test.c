@@ -153,3 +153,17 @@ void test_compare(const float *a, const float *b, size_t n, double *rel_max, dou
   *rel_max = rms > 0 ? worst / rms : worst;
   *rel_l2 = ref2 > 0 ? sqrt(diff2 / ref2) : sqrt(diff2);
 }
+
+void test_put_file(const char *path, const char *text) {
+  char full[512];
+  snprintf(full, sizeof full, "%s/%s", test_tmpdir(), path);
+  for (char *slash = full + strlen(test_tmpdir()) + 1; (slash = strchr(slash, '/')); slash++) {
+    *slash = 0;
+    mkdir(full, 0777);
+    *slash = '/';
+  }
+  FILE *f = fopen(full, "w");
+  assert_non_null(f);
+  fputs(text, f);
+  fclose(f);
+}

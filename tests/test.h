@@ -19,6 +19,8 @@
 const char *test_path(const char *relative);
 /* A fresh empty folder for this program, removed at exit. */
 const char *test_tmpdir(void);
+/* A file below test_tmpdir(), its folders made. */
+void test_put_file(const char *path, const char *text);
 /* Write a file into test_tmpdir; returns its path (ring of 8). */
 const char *test_write(const char *name, const void *data, size_t n_bytes);
 /* Whole file, NUL terminated, returns owned; fails the test if missing. */

@@ -14,16 +14,8 @@
 
 static void put(const char *machine, const char *path, const char *text) {
   char full[512];
-  snprintf(full, sizeof full, "%s/%s/%s", test_tmpdir(), machine, path);
-  for (char *slash = full + strlen(test_tmpdir()) + 1; (slash = strchr(slash, '/')); slash++) {
-    *slash = 0;
-    mkdir(full, 0777);
-    *slash = '/';
-  }
-  FILE *f = fopen(full, "w");
-  assert_non_null(f);
-  fputs(text, f);
-  fclose(f);
+  snprintf(full, sizeof full, "%s/%s", machine, path);
+  test_put_file(full, text);
 }
 
 static void put_node(const char *machine, int node, const char *cpus, const char *distance) {

@@ -187,20 +187,6 @@ static void fork_join_cost(void **state) {
 
 /* --- how many threads ------------------------------------------------------------------------------------------------ */
 
-static void put(const char *path, const char *text) {
-  char full[512];
-  snprintf(full, sizeof full, "%s/%s", test_tmpdir(), path);
-  for (char *slash = full + strlen(test_tmpdir()) + 1; (slash = strchr(slash, '/')); slash++) {
-    *slash = 0;
-    mkdir(full, 0777);
-    *slash = '/';
-  }
-  FILE *f = fopen(full, "w");
-  assert_non_null(f);
-  fputs(text, f);
-  fclose(f);
-}
-
 static int threads_of(const char *machine, int n_affinity) {
   char proc[512], sys[512];
   snprintf(proc, sizeof proc, "%s/%s/proc", test_tmpdir(), machine);
@@ -211,7 +197,7 @@ static int threads_of(const char *machine, int n_affinity) {
 static void put_siblings(const char *machine, int cpu, const char *list) {
   char path[256];
   snprintf(path, sizeof path, "%s/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", machine, cpu);
-  put(path, list);
+  test_put_file(path, list);
 }
 
 static void threads_by_mask_and_core(void **state) {
@@ -239,22 +225,22 @@ static const char mounts_v2[] = "22 1 0:21 / /proc rw - proc proc rw\n"
 
 static void threads_by_quota_v2(void **state) {
   (void)state;
-  put("v2/proc/self/mountinfo", mounts_v2);
-  put("v2/proc/self/cgroup", "0::/a/b/c\n");
+  test_put_file("v2/proc/self/mountinfo", mounts_v2);
+  test_put_file("v2/proc/self/cgroup", "0::/a/b/c\n");
   assert_int_equal(threads_of("v2", 8), 8); /* folders missing */
-  put("v2/sys/fs/cgroup/a/b/c/cpu.max", "max 100000\n");
+  test_put_file("v2/sys/fs/cgroup/a/b/c/cpu.max", "max 100000\n");
   assert_int_equal(threads_of("v2", 8), 8);
-  put("v2/sys/fs/cgroup/a/cpu.max", "350000 100000\n"); /* the limit of an outer group */
+  test_put_file("v2/sys/fs/cgroup/a/cpu.max", "350000 100000\n"); /* the limit of an outer group */
   assert_int_equal(threads_of("v2", 8), 4);
-  put("v2/sys/fs/cgroup/a/b/cpu.max", "200000 100000\n"); /* smallest wins */
+  test_put_file("v2/sys/fs/cgroup/a/b/cpu.max", "200000 100000\n"); /* smallest wins */
   assert_int_equal(threads_of("v2", 8), 2);
-  put("v2/sys/fs/cgroup/a/b/c/cpu.max", "500000 100000\n");
+  test_put_file("v2/sys/fs/cgroup/a/b/c/cpu.max", "500000 100000\n");
   assert_int_equal(threads_of("v2", 8), 2);
-  put("v2/sys/fs/cgroup/a/b/c/cpu.max", "1000 100000\n");
+  test_put_file("v2/sys/fs/cgroup/a/b/c/cpu.max", "1000 100000\n");
   assert_int_equal(threads_of("v2", 8), 1);
   assert_int_equal(threads_of("v2", 1), 1);
-  put("v2/proc/self/cgroup", "0::/\n"); /* a container that sees only itself */
-  put("v2/sys/fs/cgroup/cpu.max", "300000 100000\n");
+  test_put_file("v2/proc/self/cgroup", "0::/\n"); /* a container that sees only itself */
+  test_put_file("v2/sys/fs/cgroup/cpu.max", "300000 100000\n");
   assert_int_equal(threads_of("v2", 8), 3);
   for (int cpu = 0; cpu < 8; cpu++) put_siblings("v2", cpu, cpu % 2 ? "1,3,5,7\n" : "0,2,4,6\n");
   assert_int_equal(threads_of("v2", 8), 2); /* two cores are fewer than the quota */
@@ -262,33 +248,33 @@ static void threads_by_quota_v2(void **state) {
 
 static void threads_by_quota_v1(void **state) {
   (void)state;
-  put("v1/proc/self/mountinfo", "33 31 0:30 /docker/x /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
-                                "34 31 0:31 /docker/x /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
-  put("v1/proc/self/cgroup", "5:memory:/other\n4:cpu,cpuacct:/docker/x/inner\n1:name=systemd:/docker/x\n0::/\n");
+  test_put_file("v1/proc/self/mountinfo", "33 31 0:30 /docker/x /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+                                          "34 31 0:31 /docker/x /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+  test_put_file("v1/proc/self/cgroup", "5:memory:/other\n4:cpu,cpuacct:/docker/x/inner\n1:name=systemd:/docker/x\n0::/\n");
   assert_int_equal(threads_of("v1", 8), 8);
-  put("v1/sys/fs/cgroup/cpu,cpuacct/inner/cpu.cfs_quota_us", "-1\n");
-  put("v1/sys/fs/cgroup/cpu,cpuacct/inner/cpu.cfs_period_us", "100000\n");
+  test_put_file("v1/sys/fs/cgroup/cpu,cpuacct/inner/cpu.cfs_quota_us", "-1\n");
+  test_put_file("v1/sys/fs/cgroup/cpu,cpuacct/inner/cpu.cfs_period_us", "100000\n");
   assert_int_equal(threads_of("v1", 8), 8);
-  put("v1/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000\n");
+  test_put_file("v1/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000\n");
   assert_int_equal(threads_of("v1", 8), 8); /* no period */
-  put("v1/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+  test_put_file("v1/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
   assert_int_equal(threads_of("v1", 8), 3);
-  put("v1/sys/fs/cgroup/cpu,cpuacct/inner/cpu.cfs_quota_us", "50000\n");
+  test_put_file("v1/sys/fs/cgroup/cpu,cpuacct/inner/cpu.cfs_quota_us", "50000\n");
   assert_int_equal(threads_of("v1", 8), 1);
-  put("v1/proc/self/cgroup", "4:cpu,cpuacct:/elsewhere\n"); /* a group the mount does not show */
+  test_put_file("v1/proc/self/cgroup", "4:cpu,cpuacct:/elsewhere\n"); /* a group the mount does not show */
   assert_int_equal(threads_of("v1", 8), 3);
 }
 
 /* Version 2 mounted beside version 1, which owns the cpu controller. */
 static void threads_by_quota_hybrid(void **state) {
   (void)state;
-  put("hybrid/proc/self/mountinfo", "33 31 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
-                                    "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
-  put("hybrid/proc/self/cgroup", "1:cpu:/jobs/7\n0::/jobs/7\n");
-  put("hybrid/sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us", "200000\n");
-  put("hybrid/sys/fs/cgroup/cpu/jobs/cpu.cfs_period_us", "100000\n");
+  test_put_file("hybrid/proc/self/mountinfo", "33 31 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
+                                              "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
+  test_put_file("hybrid/proc/self/cgroup", "1:cpu:/jobs/7\n0::/jobs/7\n");
+  test_put_file("hybrid/sys/fs/cgroup/cpu/jobs/cpu.cfs_quota_us", "200000\n");
+  test_put_file("hybrid/sys/fs/cgroup/cpu/jobs/cpu.cfs_period_us", "100000\n");
   assert_int_equal(threads_of("hybrid", 8), 2);
-  put("hybrid/sys/fs/cgroup/unified/jobs/7/cpu.max", "100000 100000\n");
+  test_put_file("hybrid/sys/fs/cgroup/unified/jobs/7/cpu.max", "100000 100000\n");
   assert_int_equal(threads_of("hybrid", 8), 1);
 }
 
@@ -297,15 +283,15 @@ static void odd_files_are_survived(void **state) {
   static const char *const texts[] = {"",       "\n",  "x",   "0 0\n", "100000 0", "-5 100000", "999999999999999999999999 1",
                                       "100000", "max", ":::", "0::",   "0:",       "0::/../.."};
   for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
-    put("odd/proc/self/mountinfo", mounts_v2);
-    put("odd/proc/self/cgroup", "0::/\n");
-    put("odd/sys/fs/cgroup/cpu.max", texts[i]);
+    test_put_file("odd/proc/self/mountinfo", mounts_v2);
+    test_put_file("odd/proc/self/cgroup", "0::/\n");
+    test_put_file("odd/sys/fs/cgroup/cpu.max", texts[i]);
     put_siblings("odd", 0, texts[i]);
     assert_int_equal(threads_of("odd", 4), 4);
-    put("odd/proc/self/cgroup", texts[i]);
-    put("odd/sys/fs/cgroup/cpu.max", "max 100000");
+    test_put_file("odd/proc/self/cgroup", texts[i]);
+    test_put_file("odd/sys/fs/cgroup/cpu.max", "max 100000");
     assert_int_equal(threads_of("odd", 4), 4);
-    put("odd/proc/self/mountinfo", texts[i]);
+    test_put_file("odd/proc/self/mountinfo", texts[i]);
     assert_int_equal(threads_of("odd", 4), 4);
   }
 }
