@@ -11,31 +11,16 @@
  * Types with a scale per 16 multiply with sub d while they widen: both halves are at most 2 * 2 * 32512 * 128 < 2^24, exact in float32 too.
  * A panel is two halves of 8 rows.
  */
-#include <immintrin.h>
+#include "compute/gemm_codes256.h"
 
-#include "compute/gemm_kern.h"
-
-enum { ROWS_MAX = 4, FEW_MAX = 4, PLAIN_ROWS_MAX = 6, PLAIN_PANELS_MAX = 3, GROUPS = 8, AHEAD_BYTES = 4096 };
-
-static ALWAYS_INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+enum { ROWS_MAX = 4, FEW_MAX = 4, PLAIN_ROWS_MAX = 6, PLAIN_PANELS_MAX = 3, AHEAD_BYTES = 4096 };
 
 static ALWAYS_INLINE void store256(void *p, __m256i v) { _mm256_store_si256((__m256i *)p, v); }
-
-static ALWAYS_INLINE __m256i broadcast4(const int8_t *a) {
-  int32_t v;
-  memcpy(&v, a, 4);
-  return _mm256_set1_epi32(v);
-}
 
 /* Hides where v comes from, so that the compiler keeps sums in the order written: reassociated ones need more registers than there are. */
 static ALWAYS_INLINE __m256i keep(__m256i v) {
   __asm__("" : "+x"(v));
   return v;
-}
-
-/* Shift 16-bit lanes left by n, right for a negative n; bits that cross bytes are masked away by the caller. */
-static ALWAYS_INLINE __m256i shift16(__m256i v, const int n) {
-  return n > 0 ? _mm256_slli_epi16(v, n) : n < 0 ? _mm256_srli_epi16(v, -n) : v;
 }
 
 /* Bits of a code as the multiplication sees it: 8-bit codes and table values are signed. */
@@ -44,55 +29,11 @@ static ALWAYS_INLINE int code_offset(const struct gemm_format f) { return f.bits
 
 /* --- unpacking -------------------------------------------------------------------------------------------------------- */
 
-/* The 8 groups of one half of a block. */
-static ALWAYS_INLINE void load_codes(const struct gemm_format f, __m256i w[GROUPS], const uint8_t *p, const int half) {
-  p += half * 32;
-  if (f.bits == 8) GEMM_UNROLL(8)
-  for (int g = 0; g < GROUPS; g++) w[g] = load256(p + g * 64);
-  if (f.bits >= 4 && f.bits < 8) {
-    GEMM_UNROLL(4)
-    for (int j = 0; j < 4; j++) {
-      __m256i v = load256(p + j * 64);
-      w[j] = _mm256_and_si256(v, _mm256_set1_epi8(15));
-      w[j + 4] = _mm256_and_si256(_mm256_srli_epi16(v, 4), _mm256_set1_epi8(15));
-    }
-    p += 256;
-  }
-  if (f.bits == 2 || f.bits == 3 || f.bits == 6) {
-    const int at = f.bits == 6 ? 4 : 0;
-    GEMM_UNROLL(8)
-    for (int g = 0; g < GROUPS; g++) {
-      __m256i v = _mm256_and_si256(shift16(load256(p + g / 4 * 64), at - g % 4 * 2), _mm256_set1_epi8((char)(3 << at)));
-      w[g] = at ? _mm256_or_si256(w[g], v) : v;
-    }
-    p += 128;
-  }
-  if (f.bits == 3 || f.bits == 5) {
-    const int at = f.bits == 3 ? 2 : 4;
-    __m256i v = load256(p);
-    GEMM_UNROLL(8)
-    for (int g = 0; g < GROUPS; g++) w[g] = _mm256_or_si256(w[g], _mm256_and_si256(shift16(v, at - g), _mm256_set1_epi8((char)(1 << at))));
-  }
-  if (f.table) {
-    __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)gemm_iq4_values));
-    GEMM_UNROLL(8)
-    for (int g = 0; g < GROUPS; g++) w[g] = _mm256_shuffle_epi8(table, w[g]);
-  }
-}
-
-static ALWAYS_INLINE __m256 load_f16(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
-static ALWAYS_INLINE __m256 load_s8(const uint8_t *p) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
-}
 /* Each twice, in 16 bits. */
 static ALWAYS_INLINE __m256i load_s8_twice(const uint8_t *p) {
   __m128i v = _mm_loadl_epi64((const __m128i *)p);
   return _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(v, v));
 }
-static ALWAYS_INLINE __m256 load_u8(const uint8_t *p) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
-}
-
 /* What a block's sums are multiplied with, of 8 rows. */
 struct factors {
   __m256 scale;

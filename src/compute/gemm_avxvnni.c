@@ -3,12 +3,10 @@
  * Codes of 8 weight rows x 4 k are 32 bytes; the activations of those 4 k are one broadcast dword. Sums start where gemm_vnni.h says. A panel is two
  * halves of 8 rows. 4 rows of x, both halves, and a block take 80 slots of the two pipes that do vpdpbusd and fma, 64 for products.
  */
-#include <immintrin.h>
-#include <string.h>
-
+#include "compute/gemm_codes256.h"
 #include "compute/gemm_vnni.h"
 
-enum { ROWS_MAX = 4, FEW_MAX = 4, PLAIN_ROWS_MAX = 6, PLAIN_PANELS_MAX = 3, GROUPS = 8, AHEAD_BYTES = 4096 };
+enum { ROWS_MAX = 4, FEW_MAX = 4, PLAIN_ROWS_MAX = 6, PLAIN_PANELS_MAX = 3, AHEAD_BYTES = 4096 };
 
 #ifdef CYGNET_SIMDE
 static ALWAYS_INLINE __m256i dot(__m256i sum, __m256i u, __m256i w) {
@@ -21,55 +19,11 @@ static ALWAYS_INLINE __m256i dot(__m256i sum, __m256i u, __m256i w) {
 static ALWAYS_INLINE __m256i dot(__m256i sum, __m256i u, __m256i w) { return _mm256_dpbusd_avx_epi32(sum, u, w); }
 #endif
 
-static ALWAYS_INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
-
-static ALWAYS_INLINE __m256i broadcast4(const int8_t *a) {
-  int32_t v;
-  memcpy(&v, a, 4);
-  return _mm256_set1_epi32(v);
-}
-
-/* Shift 16-bit lanes left by n, right for a negative n; bits that cross bytes are masked away by the caller. */
-static ALWAYS_INLINE __m256i shift16(__m256i v, const int n) {
-  return n > 0 ? _mm256_slli_epi16(v, n) : n < 0 ? _mm256_srli_epi16(v, -n) : v;
-}
-
 /* --- unpacking -------------------------------------------------------------------------------------------------------- */
 
 /* The 8 groups of one half of a block, signed. */
-static ALWAYS_INLINE void load_codes(const struct gemm_format f, __m256i w[GROUPS], const uint8_t *p, const int half) {
-  p += half * 32;
-  if (f.bits == 8) GEMM_UNROLL(8)
-  for (int g = 0; g < GROUPS; g++) w[g] = load256(p + g * 64);
-  if (f.bits >= 4 && f.bits < 8) {
-    GEMM_UNROLL(4)
-    for (int j = 0; j < 4; j++) {
-      __m256i v = load256(p + j * 64);
-      w[j] = _mm256_and_si256(v, _mm256_set1_epi8(15));
-      w[j + 4] = _mm256_and_si256(_mm256_srli_epi16(v, 4), _mm256_set1_epi8(15));
-    }
-    p += 256;
-  }
-  if (f.bits == 2 || f.bits == 3 || f.bits == 6) {
-    const int at = f.bits == 6 ? 4 : 0;
-    GEMM_UNROLL(8)
-    for (int g = 0; g < GROUPS; g++) {
-      __m256i v = _mm256_and_si256(shift16(load256(p + g / 4 * 64), at - g % 4 * 2), _mm256_set1_epi8((char)(3 << at)));
-      w[g] = at ? _mm256_or_si256(w[g], v) : v;
-    }
-    p += 128;
-  }
-  if (f.bits == 3 || f.bits == 5) {
-    const int at = f.bits == 3 ? 2 : 4;
-    __m256i v = load256(p);
-    GEMM_UNROLL(8)
-    for (int g = 0; g < GROUPS; g++) w[g] = _mm256_or_si256(w[g], _mm256_and_si256(shift16(v, at - g), _mm256_set1_epi8((char)(1 << at))));
-  }
-  if (f.table) {
-    __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)gemm_iq4_values));
-    GEMM_UNROLL(8)
-    for (int g = 0; g < GROUPS; g++) w[g] = _mm256_shuffle_epi8(table, w[g]);
-  }
+static ALWAYS_INLINE void load_signed(const struct gemm_format f, __m256i w[GROUPS], const uint8_t *p, const int half) {
+  load_codes(f, w, p, half);
   if (f.offset && f.bits < 8) GEMM_UNROLL(8)
   for (int g = 0; g < GROUPS; g++) w[g] = _mm256_sub_epi8(w[g], _mm256_set1_epi8((char)f.offset));
 }
@@ -80,14 +34,6 @@ static ALWAYS_INLINE __m256i neg_start(const __m256i w[GROUPS], const int parts,
   GEMM_UNROLL(8)
   for (int g = s * GROUPS / parts; g < (s + 1) * GROUPS / parts; g++) sum = dot(sum, _mm256_set1_epi8(-128), w[g]);
   return sum;
-}
-
-static ALWAYS_INLINE __m256 load_f16(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
-static ALWAYS_INLINE __m256 load_s8(const uint8_t *p) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
-}
-static ALWAYS_INLINE __m256 load_u8(const uint8_t *p) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 }
 
 /* Scales and minima of 8 rows for block b of a record; d and dmin are the record's, read once. */
@@ -113,7 +59,7 @@ static ALWAYS_INLINE void unpack(const struct gemm_format f, struct gemm_tile *r
       for (int half = 0; half < 2; half++) {
         __m256i w[GROUPS];
         __m256 scale[2], min[2];
-        load_codes(f, w, p, half);
+        load_signed(f, w, p, half);
         GEMM_UNROLL(8)
         for (int g = 0; g < GROUPS; g++) _mm256_store_si256((__m256i *)(void *)(out + g * 64 + half * 32), w[g]);
         load_scales(f, scale, min, header, load_f16(header + half * 16), load_f16(header + (f.mins ? 32 : 0) + half * 16), b, half);
@@ -160,7 +106,7 @@ static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const
       for (int half = 0; half < 2; half++) {
         __m256i w[GROUPS], less[2];
         __m256 scale[2], min[2];
-        load_codes(f, w, p, half);
+        load_signed(f, w, p, half);
         load_scales(f, scale, min, header, load_f16(header + half * 16), load_f16(header + (f.mins ? 32 : 0) + half * 16), b, half);
         for (int s = 0; s < parts; s++) less[s] = neg_start(w, parts, s);
         __m256 magic = magic_times(scale[0]);
