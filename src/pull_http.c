@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/web.h"
 #include "commands.h"
 #include "cygnet.h"
 #include "eval/url.h"
@@ -204,17 +205,7 @@ static int on_progress(void *ctx, curl_off_t total, curl_off_t now, curl_off_t u
 static void set_options(struct request *r, const char *url, struct curl_slist *headers, const char *range, char *error) {
   CURL *c = r->h->curl;
   curl_easy_reset(c); /* keeps connections */
-  curl_easy_setopt(c, CURLOPT_URL, url);
-#if LIBCURL_VERSION_NUM >= 0x075500
-  curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
-#else
-  curl_easy_setopt(c, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
-#endif
-  curl_easy_setopt(c, CURLOPT_DISALLOW_USERNAME_IN_URL, 1L);
-  curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
-  curl_easy_setopt(c, CURLOPT_NETRC, (long)CURL_NETRC_IGNORED);
-  curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(c, CURLOPT_USERAGENT, "cygnet/" CYGNET_VERSION);
+  web_begin(c, url);
   curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)MIN(CONNECT_S, r->h->quiet_s));
   curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
   curl_easy_setopt(c, CURLOPT_HEADERDATA, r);

@@ -513,7 +513,7 @@ def gates_without_checkpoints():
     tiny = os.path.join(models, "gemma-4-E2B-it")  # a model of the same family that knows nothing: the gate's own command, and it fails
     if not os.path.exists(tiny):
         os.symlink(os.path.join(GOLDEN, "gemma4-e-tiny"), tiny)
-    data("gates/gsm8k", [{"question": "a", "answer": "#### 5"}] * 6)
+    data("gates/gsm8k", [{"question": "a", "answer": "#### 8675309"}] * 6)  # no number that random words come upon
     status, out = gates("gemma-4-e2b-gsm8k", MODELS=models, DATA=os.path.join(TMP, "gates"), MORE="--threads 1")
     check(status == 1 and "FAILED  gemma-4-e2b-gsm8k" in out and "0.0 % right, 0 of 6" in out, out)
     status, out = gates("gemma-5", MODELS=models, DATA=TMP)

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "base/web.h"
 #include "cygnet.h"
 #include "files/json.h"
 
@@ -49,16 +50,7 @@ void transfer_open(struct transfer *t, const struct url *u, const char *path, st
   buf_init(&b, 0);
   buf_printf(&b, "%s%s", u->base, path);
   CURL *c = t->curl;
-  curl_easy_setopt(c, CURLOPT_URL, buf_cstr(&b));
-#if LIBCURL_VERSION_NUM >= 0x075500
-  curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
-#else
-  curl_easy_setopt(c, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
-#endif
-  curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
-  curl_easy_setopt(c, CURLOPT_NETRC, (long)CURL_NETRC_IGNORED);
-  curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(c, CURLOPT_USERAGENT, "cygnet/" CYGNET_VERSION);
+  web_begin(c, buf_cstr(&b));
   curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)MIN(CONNECT_S, u->timeout_s));
   curl_easy_setopt(c, CURLOPT_TIMEOUT, (long)u->timeout_s);
   curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, take);

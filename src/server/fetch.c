@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/web.h"
 #include "cygnet.h"
 
 enum { HOST_BYTES_MAX = 255 };
@@ -176,20 +177,10 @@ static struct curl_slist *resolve_list(const char *resolve) {
 
 static void set_options(CURL *c, struct transfer *t, const char *url, struct curl_slist *resolve) {
   long left_ms = (long)((t->deadline_ns - clock_ns()) / 1000000);
-  curl_easy_setopt(c, CURLOPT_URL, url);
-#if LIBCURL_VERSION_NUM >= 0x075500
-  curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
-#else
-  curl_easy_setopt(c, CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
-#endif
-  curl_easy_setopt(c, CURLOPT_DISALLOW_USERNAME_IN_URL, 1L);
-  curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 0L);
+  web_begin(c, url);
   curl_easy_setopt(c, CURLOPT_PROXY, ""); /* also none of the environment */
   curl_easy_setopt(c, CURLOPT_NOPROXY, "*");
-  curl_easy_setopt(c, CURLOPT_NETRC, (long)CURL_NETRC_IGNORED);
   curl_easy_setopt(c, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-  curl_easy_setopt(c, CURLOPT_USERAGENT, "cygnet/" CYGNET_VERSION);
-  curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(c, CURLOPT_FRESH_CONNECT, 1L);
   curl_easy_setopt(c, CURLOPT_FORBID_REUSE, 1L);
   curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, MAX(left_ms, 1L));
