@@ -7,6 +7,7 @@ Standard library only. Usage: tests/evals.py [NAME...]   last line: N passed, N 
 import base64, http.server, math, struct, tempfile, threading
 
 from serving import *
+from vocabulary import with_words
 
 TMP = tempfile.mkdtemp(prefix="cygnet-evals-")
 GOLDEN = os.path.join(ROOT, "tests", "golden")
@@ -362,6 +363,22 @@ def a_model_here_and_behind_a_server():
     check(again["known"] == 6 and again["samples"] == 4, again)
     check(run(*args, "-m", TINY, *SMALL, "--min", "0")[0] == 0 and run(*args, "-m", TINY, *SMALL, "--min", "1")[0] == 1, "--min")
     refused("mmmu", "-m", TINY, *SMALL, "--data", pictures(data("tiny-mmmu", choices(2))), status=1, says="no question could be answered")
+
+
+@test
+def pictures_here_and_behind_a_server():
+    """Two questions with two pictures each; the answers are the same on both ways, and not those without the pictures."""
+    model, folder = with_words("media-gemma4-e2b"), pictures(data("seen", choices(3)))
+    args, logs = ("mmmu", "--data", folder, "-n", "6"), [fresh("seen%d.log" % i) for i in range(3)]
+    here = result(*args, "-m", model, *SMALL, "--log", logs[0])
+    with Server("--threads", "1", "--mem", "256MiB", model=model) as srv:
+        there = result(*args, "--url", srv.url, "--log", logs[1])
+    check(here["questions"] == 3 and here["errors"] == there["errors"] == 0 and here["prompt_tokens"] == there["prompt_tokens"], (here, there))
+    with open(os.path.join(folder, "a.png"), "wb") as f, open(OTHER, "rb") as other:
+        f.write(other.read())
+    blind = result(*args, "-m", model, *SMALL, "--log", logs[2])
+    texts = [[l["text"] for l in sorted(lines(log)[1:], key=lambda l: l["id"])] for log in logs]
+    check(blind["errors"] == 0 and texts[0] == texts[1] != texts[2] and len(texts[0]) == 3 and all(texts[0]), texts)
 
 
 @test

@@ -80,10 +80,10 @@ PY
   touch "$SAMPLE_MODEL.checked"
 }
 
-CLIENTS="openai anthropic sglang-router prometheus-client jsonschema"
+CLIENTS="openai anthropic sglang-router prometheus-client jsonschema pyarrow"
 need_clients() {
   PYTHON=build/clients/bin/python
-  [ -x "$PYTHON" ] && "$PYTHON" -c 'import openai, anthropic, sglang_router, prometheus_client, jsonschema' 2>/dev/null && return 0
+  [ -x "$PYTHON" ] && "$PYTHON" -c 'import openai, anthropic, sglang_router, prometheus_client, jsonschema, pyarrow' 2>/dev/null && return 0
   step "fetching clients for the tests: $CLIENTS"
   # shellcheck disable=SC2086
   { python3 -m venv build/clients && "$PYTHON" -m pip install --quiet --disable-pip-version-check $CLIENTS; } >build/clients.log 2>&1 && return 0
