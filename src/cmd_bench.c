@@ -1,4 +1,4 @@
-/* cmd_bench.c — how fast, beside how fast this machine could be.
+/* cmd_bench.c — how fast, beside how fast this machine could be. (A server is measured from outside: cmd_bench_serve.c.)
  *
  * Prefill at a depth: the time of the last `prompt` tokens of a prompt of depth + prompt tokens. Decode at a depth: `batch` sequences of that length
  * generate `gen` tokens each, without guesses unless --draft or --draft-model asks for them; counted from the moment all prompts are in. Each figure is the median of
@@ -206,6 +206,8 @@ static void print_json(const struct cygnet_info *i, const struct cygnet_floor *f
 
 int cmd_bench(const struct options *o) {
   struct err e = {0};
+  if (o->serve_url) return bench_serve(o);
+  if (bench_check_local(o, &e)) return command_fail(&e);
   int64_t depths[LIST_MAX], batches[LIST_MAX];
   int n_depths = command_numbers(o->depths, "--depth", 0, 1 << 24, depths, LIST_MAX, &e), n_batches = 0;
   if (n_depths > 0) n_batches = command_numbers(o->batches, "--batch", 1, 4096, batches, LIST_MAX, &e);

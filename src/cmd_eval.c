@@ -67,38 +67,6 @@ static int check_options(const struct judge *j, struct err *e) {
   return 0;
 }
 
-/* With --url the server has its options already; those of an engine here would be ignored. */
-static int check_engine_options(const struct options *o, struct err *e) {
-  const struct {
-    bool given;
-    const char *name;
-  } engine[] = {{o->threads, "threads"},
-                {o->ctx, "ctx"},
-                {o->kv_type, "kv-type"},
-                {o->isa, "isa"},
-                {o->attn, "attn"},
-                {o->backend, "backend"},
-                {o->chunk, "chunk"},
-                {o->page_size, "page-size"},
-                {o->max_running, "max-running-requests"},
-                {o->swa_ratio > 0, "swa-full-tokens-ratio"},
-                {o->mem, "mem"},
-                {o->mem_fraction > 0, "mem-fraction-static"},
-                {o->quant, "quant"},
-                {o->chat_template, "chat-template"},
-                {o->draft, "draft"},
-                {o->draft_model != NULL, "draft-model"},
-                {o->mmproj != NULL, "mmproj"},
-                {o->no_media, "disable-media"},
-                {o->media_mem, "media-mem"},
-                {o->no_prefix_cache, "disable-radix-cache"},
-                {o->no_graph, "no-graph"}};
-  for (size_t i = 0; i < ARRAY_LEN(engine); i++)
-    if (engine[i].given)
-      return err_set(e, ERR_BAD_INPUT, "--%s is for a model in this process (-m); with --url the server's own counts", engine[i].name);
-  return 0;
-}
-
 static int check_usage(struct judge *j, struct err *e) {
   const struct options *o = j->o;
   char shown[60];
@@ -117,8 +85,7 @@ static int check_usage(struct judge *j, struct err *e) {
                                     : "FILE",
                    o->data ? " or --ids, found both" : ", found none");
   j->chats = j->suite->chats || o->eval_api == 2;
-  if (check_options(j, e) || (o->url && check_engine_options(o, e))) return -1;
-  return 0;
+  return check_options(j, e) || (o->url && command_remote(o, "--url", o->url, &j->u, e)) ? -1 : 0;
 }
 
 /* ---- who answers ----------------------------------------------------------------------------------------------------------------------- */
@@ -126,19 +93,9 @@ static int check_usage(struct judge *j, struct err *e) {
 /* The first of /v1/models, unless a name is given. */
 static int open_url(struct judge *j, struct err *e) {
   const struct options *o = j->o;
-  if (url_init(&j->u, o->url, e)) return -1;
-  j->u.key = o->api_key;
-  j->u.timeout_s = (int)o->timeout_s;
   j->u.retries = (int)o->retries;
   j->u.stopped = stopped;
-  if (o->served_name) j->model = xstrdup(o->served_name);
-  else {
-    json_t *reply = url_call(&j->u, "/v1/models", NULL, e);
-    const char *id = json_string_value(json_object_get(json_array_get(json_object_get(reply, "data"), 0), "id"));
-    if (id) j->model = xstrdup(id);
-    else if (reply) err_set(e, ERR_BAD_INPUT, "%s/v1/models: expected data[0].id: give --served-model-name", j->u.base);
-    json_decref(reply);
-  }
+  j->model = o->served_name ? xstrdup(o->served_name) : url_model(&j->u, e);
   return j->model ? 0 : -1;
 }
 

@@ -19,12 +19,13 @@ enum { REPLY_BYTES_MAX = 256 << 20, PAUSE_MS_MAX = 60000, CONNECT_S = 10 };
 static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
 static void curl_begin(void) { curl_global_init(CURL_GLOBAL_DEFAULT); }
 
-int url_init(struct url *u, const char *address, struct err *e) {
+int url_init(struct url *u, const char *option, const char *address, struct err *e) {
   struct str s = str_c(address);
   char shown[100];
   *u = (struct url){.timeout_s = 600, .retries = 3};
   if (!str_starts_nocase(s, "http://") && !str_starts_nocase(s, "https://"))
-    return err_set(e, ERR_BAD_INPUT, "--url: expected http://HOST:PORT or https://HOST, found \"%s\"", str_escape(s, shown, sizeof shown));
+    return err_set(e, ERR_BAD_INPUT, "%s: expected http://HOST:PORT or https://HOST, found \"%s\"", option,
+                   str_escape(s, shown, sizeof shown));
   while (s.n && s.p[s.n - 1] == '/') s.n--;
   if (str_ends(s, "/v1")) s.n -= 3;
   u->base = xstrndup(s.p, s.n);
@@ -145,4 +146,13 @@ json_t *url_call(const struct url *u, const char *path, const json_t *body, stru
     }
     wait_ms(u, url_pause_ms(n, pause));
   }
+}
+
+char *url_model(const struct url *u, struct err *e) {
+  json_t *reply = url_call(u, "/v1/models", NULL, e);
+  const char *id = json_string_value(json_object_get(json_array_get(json_object_get(reply, "data"), 0), "id"));
+  char *name = id ? xstrdup(id) : NULL;
+  if (!name && reply) err_set(e, ERR_BAD_INPUT, "%s/v1/models: expected data[0].id: give --served-model-name", u->base);
+  json_decref(reply);
+  return name;
 }

@@ -20,8 +20,8 @@ struct url {
   int timeout_s, retries; /* of one request; how often it is asked again */
   bool (*stopped)(void);  /* asked a few times a second; may be NULL */
 };
-/* http:// or https://, with or without /v1 at its end. */
-int url_init(struct url *u, const char *address, struct err *e);
+/* http:// or https://, with or without /v1 at its end. option: who gave it, for messages ("--url"). */
+int url_init(struct url *u, const char *option, const char *address, struct err *e);
 void url_free(struct url *u);
 
 /* One request on its way, for the multi interface or alone. */
@@ -41,5 +41,7 @@ int url_pause_ms(int n, int at_least_ms);
 
 /* Asks and waits, with retries. NULL and *e. */
 json_t *url_call(const struct url *u, const char *path, const json_t *body, struct err *e);
+/* The first name that /v1/models has, owned. NULL and *e. */
+char *url_model(const struct url *u, struct err *e);
 
 #endif
