@@ -10,8 +10,10 @@
 #   make fuzz F=gguf     libFuzzer on one target (needs clang)                SECONDS=60
 #   make bench           kernel and end-to-end rates beside the machine's floors   MODEL=file.gguf
 #   make bench-check     fast kernels against yardsticks, ratios only: is one lost?
+#   make man             man/*.1 and docs/reference.md, as the program itself lists its commands, options, routes and metrics
 #   make golden          regenerate the golden files (needs a Python environment, see tools/golden)
-#   make install PREFIX=/usr/local
+#   make install PREFIX=/usr/local    make uninstall takes it away again      DESTDIR=, LIBDIR=, UNITDIR= and others: packaging/install.mk
+#   make deb             Debian packages in build/deb (docs/packaging.md)
 #   make IMAGE=0 AUDIO=0 without the decoders of pictures and sound, and their libraries
 #
 # MODE=release|debug|asan|tsan|simde picks the build; objects of each live apart in build/MODE. BUILD=dir moves it all.
@@ -19,20 +21,19 @@
 
 MODE  ?= release
 BUILD ?= build
-PREFIX ?= /usr/local
 CC    ?= cc
 OBJ   := $(BUILD)/$(MODE)
 
-ROOMS := base files text kv compute models engine server eval
+ROOMS := base files text kv compute models engine server eval load
 
 # warnings are errors with the compiler that this is developed with; a newer one's new warnings must not keep anybody from building
 WERROR ?= $(if $(filter 12,$(shell $(CC) -dumpversion | cut -d. -f1)),-Werror)
-WARN   := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes -Wvla $(WERROR)
+WARN   := -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wdate-time $(WERROR)
 CFLAGS_release := -O2 -g
 CFLAGS_debug   := -O0 -g -DCYGNET_DEBUG
 CFLAGS_asan    := -O1 -g1 -DCYGNET_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 # AVX-512 kernels emulated by SIMDe, so that they are tested on machines that lack them
-CFLAGS_simde   := -O2 -g -DCYGNET_DEBUG -DCYGNET_SIMDE -Wno-conversion -Wno-shadow -Wno-psabi
+CFLAGS_simde   := -O1 -g1 -DCYGNET_DEBUG -DCYGNET_SIMDE -Wno-conversion -Wno-shadow -Wno-psabi
 CFLAGS_tsan    := -O1 -g1 -DCYGNET_DEBUG -fsanitize=thread -fno-omit-frame-pointer
 # x86-64 instruction sets are chosen at run time: only these files may use more than the baseline.
 ARCH := $(shell $(CC) -dumpmachine | cut -d- -f1)
@@ -43,15 +44,19 @@ ifeq ($(MODE),simde)
 ISA_avxvnni := $(ISA_avx2)
 ISA_avx512 := $(ISA_avx2)
 ISA_avx512bf16 := $(ISA_avx2)
+ISA_amx := $(ISA_avx2)
 else
 ISA_avxvnni := $(ISA_avx2) -mavxvnni
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -mbmi2
 ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
+ISA_amx := $(ISA_avx512bf16) -mamx-tile -mamx-int8 -mamx-bf16
 endif
 endif
 
 # -ffp-contract=off: a*b+c is fused only where a kernel says so; otherwise results would differ by compiler and inlining.
 BASE_CFLAGS := $(MARCH) -std=c11 -D_GNU_SOURCE -Isrc -Iinclude -Itests -ffp-contract=off -fno-math-errno -fvisibility=hidden -fPIC -pthread -MMD -MP
+# objects do not tell the folder that they were built in: the same source gives the same bytes anywhere
+BASE_CFLAGS += -ffile-prefix-map=$(CURDIR)=.
 override CFLAGS = $(BASE_CFLAGS) $(BASE_CFLAGS_media) $(WARN) $(CFLAGS_$(MODE)) $(EXTRA_CFLAGS)
 override LDFLAGS := -pthread $(filter -fsanitize%,$(CFLAGS_$(MODE))) $(EXTRA_LDFLAGS)
 
@@ -73,14 +78,16 @@ LIBS_text   := -lutf8proc
 LIBS_server := -levent -levent_pthreads -lssl -lcurl
 LIBS := $(LIBS_server) $(LIBS_text) $(LIBS_files) $(LIBS_base)
 
-OTHER_ARCH := $(if $(filter x86_64,$(ARCH)),,%_avx2.c %_avxvnni.c %_avx512.c %_avx512bf16.c)
+OTHER_ARCH := $(if $(filter x86_64,$(ARCH)),,%_avx2.c %_avxvnni.c %_avx512.c %_avx512bf16.c %_amx.c)
 src_of  = $(filter-out $(OTHER_ARCH),$(sort $(wildcard src/$(1)/*.c) $(wildcard src/$(1)/*/*.c)))
 obj_of  = $(patsubst src/%.c,$(OBJ)/src/%.o,$(call src_of,$(1)))
-lib_of  = $(OBJ)/lib/$(1).a
+# emulation is about kernels: rooms that have none are the release build's
+PLAIN  := $(if $(filter simde,$(MODE)),base files text kv)
+lib_of  = $(if $(filter $(1),$(PLAIN)),$(BUILD)/release,$(OBJ))/lib/$(1).a
 # rooms up to and including $(1), last first (link order)
 upto    = $(if $(filter $(1),$(firstword $(2))),$(1),$(call upto,$(1),$(wordlist 2,99,$(2))) $(firstword $(2)))
 
-.PHONY: all check test test-npu twins simde tsan corpus fuzz bench bench-check golden install clean format layers help
+.PHONY: all check test test-npu twins simde tsan corpus fuzz bench bench-check man golden clean format layers help
 all: $(BUILD)/cygnet $(BUILD)/libcygnet.a $(BUILD)/libcygnet.so
 
 # -O3 is for users; sanitizers and emulation would take the compiler minutes
@@ -89,17 +96,17 @@ $(OBJ)/src/%_avx2.o:   ISA_CFLAGS := $(ISA_avx2) $(KERN_O)
 $(OBJ)/src/%_avxvnni.o: ISA_CFLAGS := $(ISA_avxvnni) $(KERN_O)
 $(OBJ)/src/%_avx512.o: ISA_CFLAGS := $(ISA_avx512) $(KERN_O)
 $(OBJ)/src/%_avx512bf16.o: ISA_CFLAGS := $(ISA_avx512bf16) $(KERN_O)
+$(OBJ)/src/%_amx.o: ISA_CFLAGS := $(ISA_amx) $(KERN_O)
 $(OBJ)/src/%_ref.o:    ISA_CFLAGS := $(KERN_O)
 
-# under sanitizers the compiler needs longer for a test than the test gains from it, unless it has arithmetic of its own
-ifneq ($(filter asan tsan,$(MODE)),)
-$(foreach r,$(filter-out compute,$(ROOMS)),$(eval $(OBJ)/tests/$(r)/t_%.o: ISA_CFLAGS := -O0))
-endif
+# the compiler needs longer for a test than the test gains from it, unless it has arithmetic of its own
+TEST_O := $(if $(filter asan tsan,$(MODE)),-O0,$(if $(filter debug,$(MODE)),,-O1 -g1))
+$(foreach r,$(filter-out compute,$(ROOMS)),$(eval $(OBJ)/tests/$(r)/t_%.o: ISA_CFLAGS := $(TEST_O)))
 
-# an emulated NPU's arithmetic is one thread's, on memory that nobody else reaches: watching it finds nothing and takes 20 times as long
-ifeq ($(MODE),tsan)
-$(OBJ)/tests/acl_emu/op_%.o $(OBJ)/tests/acl_emu/attn_%.o: ISA_CFLAGS := -fno-sanitize=thread -O2
-endif
+# The emulated NPU's arithmetic is what its tests spend their time with. It is one thread's, on memory that nobody else reaches: a search for races finds
+# nothing there and takes 20 times as long.
+EMU_ARITHMETIC := $(addprefix $(OBJ)/tests/acl_emu/,op_%.o attn_%.o element.o)
+$(EMU_ARITHMETIC): ISA_CFLAGS := $(if $(filter tsan,$(MODE)),-fno-sanitize=thread) $(if $(filter debug,$(MODE)),,-O2)
 
 $(OBJ)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -113,26 +120,39 @@ define room_rule
 $(call lib_of,$(1)): $(call obj_of,$(1))
 	@mkdir -p $$(@D)
 	@rm -f $$@
-	@$(AR) rcs $$@ $(call obj_of,$(1))
+	@$(AR) rcsD $$@ $(call obj_of,$(1))
 endef
-$(foreach r,$(ROOMS),$(eval $(call room_rule,$(r))))
+$(foreach r,$(filter-out $(PLAIN),$(ROOMS)),$(eval $(call room_rule,$(r))))
+define plain_room_rule
+$(call lib_of,$(1)): $(call src_of,$(1)) $(wildcard src/$(1)/*.h)
+	@$$(MAKE) --no-print-directory MODE=release $$@
+endef
+$(foreach r,$(PLAIN),$(eval $(call plain_room_rule,$(r))))
 
-ALL_LIB := $(foreach r,eval server engine models compute kv text files base,$(call lib_of,$(r)))
+ALL_LIB := $(foreach r,load eval server engine models compute kv text files base,$(call lib_of,$(r)))
 
 $(BUILD)/cygnet: $(OBJ)/cygnet
 	@cp $< $@
 $(OBJ)/cygnet: $(patsubst %.c,$(OBJ)/%.o,$(sort $(wildcard src/*.c))) $(ALL_LIB)
 	@echo "  link    $@"
 	@$(CC) $(filter %.o,$^) $(LDFLAGS) -Wl,--start-group $(ALL_LIB) -Wl,--end-group $(LIBS) -o $@
-# The library is everything but the server and the evaluations; only the names of cygnet.h leave it.
-LIB_OBJ := $(foreach r,$(filter-out server eval,$(ROOMS)),$(call obj_of,$(r)))
+# The library is everything but the server, the evaluations and the load generator; only the names of cygnet.h leave it. Its file carries the whole version, its name for
+# the linker (SONAME) the first number. Its symbols carry the first two: a program that was built with 0.1 does not start with 0.2, whose structs may differ.
+VERSION := $(shell sed -n 's/^\#define CYGNET_VERSION "\(.*\)"$$/\1/p' include/cygnet.h)
+SONAME  := libcygnet.so.$(firstword $(subst ., ,$(VERSION)))
+SOFILE  := libcygnet.so.$(VERSION)
+LIB_OBJ := $(foreach r,$(filter-out server eval load,$(ROOMS)),$(call obj_of,$(r)))
 LIB_LIBS := $(LIBS_text) $(LIBS_files) $(LIBS_base)
 $(BUILD)/libcygnet.a: $(LIB_OBJ)
 	@echo "  ar      $@"
-	@rm -f $@; $(LD) -r $^ -o $(OBJ)/libcygnet.o && objcopy --localize-hidden $(OBJ)/libcygnet.o && $(AR) rcs $@ $(OBJ)/libcygnet.o
-$(BUILD)/libcygnet.so: $(LIB_OBJ)
+	@rm -f $@; $(LD) -r $^ -o $(OBJ)/libcygnet.o && objcopy --localize-hidden $(OBJ)/libcygnet.o && $(AR) rcsD $@ $(OBJ)/libcygnet.o
+$(OBJ)/libcygnet.map: include/cygnet.h tools/symbols.sh
+	@mkdir -p $(@D)
+	@tools/symbols.sh map <$< >$@.tmp && mv $@.tmp $@
+$(BUILD)/libcygnet.so: $(OBJ)/libcygnet.map $(LIB_OBJ)
 	@echo "  link    $@"
-	@$(CC) -shared -Wl,-soname,libcygnet.so.0 -Wl,-z,defs $^ $(LDFLAGS) $(LIB_LIBS) -o $@
+	@$(CC) -shared -Wl,-soname,$(SONAME) -Wl,-z,defs -Wl,--version-script=$< $(LIB_OBJ) $(LDFLAGS) $(LIB_LIBS) -o $(BUILD)/$(SOFILE)
+	@ln -sf $(SOFILE) $(BUILD)/$(SONAME) && ln -sf $(SOFILE) $@
 
 # --- tests: tests/ROOM/t_NAME.c -> build/MODE/tests/ROOM/t_NAME; helpers shared by all tests are tests/*.c -------------
 TESTS    := $(sort $(wildcard tests/*/t_*.c))
@@ -213,7 +233,7 @@ fuzz:
 # --- the rest ---------------------------------------------------------------------------------------------------------
 layers:
 	@tools/layers.sh
-FORMATTED := $(wildcard include/*.h src/*.[ch] src/*/*.[ch] tests/*.[ch] tests/*/*.[ch] fuzz/*.c bench/*.c tools/*.[ch])
+FORMATTED := $(wildcard include/*.h src/*.[ch] src/*/*.[ch] tests/*.[ch] tests/*/*.[ch] fuzz/*.c bench/*.c tools/*.[ch] examples/*.c)
 format:
 	clang-format -i $(FORMATTED)
 format-check:
@@ -231,28 +251,17 @@ bench: $(BENCHES) $(BUILD)/cygnet
 	@for b in $(BENCHES); do $$b || exit 1; done
 	@if [ -f $(MODEL) ]; then $(BUILD)/cygnet bench -m $(MODEL) --depth 0,4096 --batch 1,4,16; \
 	else echo "no $(MODEL): ./demo.sh fetches it, or give MODEL=file.gguf"; fi
+# in the tree, so that they can be read and installed without a build; tests/docs.py compares
+man: $(BUILD)/cygnet
+	@mkdir -p man
+	@for c in $$($< help | sed -n 's/^  \([a-z]*\)  .*/\1/p' | grep -v '^help$$'); do $< help --man $$c >man/cygnet-$$c.1 || exit 1; done
+	@$< help --man >man/cygnet.1 && $< help --markdown >docs/reference.md
 golden:
 	tools/golden/make.sh
-install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
-	install -m755 $(BUILD)/cygnet $(DESTDIR)$(PREFIX)/bin/cygnet
-	install -m644 include/cygnet.h $(DESTDIR)$(PREFIX)/include/cygnet.h
-	install -m644 $(BUILD)/libcygnet.a $(DESTDIR)$(PREFIX)/lib/libcygnet.a
-	install -m755 $(BUILD)/libcygnet.so $(DESTDIR)$(PREFIX)/lib/libcygnet.so.0
-	ln -sf libcygnet.so.0 $(DESTDIR)$(PREFIX)/lib/libcygnet.so
-	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBS@|$(LIB_LIBS)|' tools/cygnet.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/cygnet.pc
-	chmod 644 $(DESTDIR)$(PREFIX)/lib/pkgconfig/cygnet.pc
-	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/doc/cygnet/examples
-	sed 's|/usr/bin/cygnet|$(PREFIX)/bin/cygnet|' deploy/cygnet.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/cygnet.service
-	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/cygnet.service
-	install -m644 deploy/haproxy.cfg deploy/nginx.conf deploy/serve.json $(DESTDIR)$(PREFIX)/share/doc/cygnet/examples
-	install -m644 README.md LICENSE $(DESTDIR)$(PREFIX)/share/doc/cygnet
-	install -d $(DESTDIR)$(PREFIX)/share/doc/cygnet/docs/models
-	install -m644 docs/*.md $(DESTDIR)$(PREFIX)/share/doc/cygnet/docs
-	install -m644 docs/models/*.md $(DESTDIR)$(PREFIX)/share/doc/cygnet/docs/models
+include packaging/install.mk
 clean:
 	rm -rf $(BUILD)
 help:
-	@sed -n '3,18p' Makefile | sed 's/^# \{0,1\}//'
+	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
 -include $(shell find $(OBJ) -name '*.d' 2>/dev/null)

@@ -3,6 +3,7 @@
 #define CYGNET_COMMANDS_H
 
 #include <jansson.h>
+#include <stdio.h>
 
 #include "base/err.h"
 #include "options.h"
@@ -21,7 +22,32 @@ int cmd_eval(const struct options *o);
 int cmd_inspect(const struct options *o);
 int cmd_pull(const struct options *o);
 
-/* Shared by the commands (command_input.c, command_media.c, command_lines.c). */
+/* commands.c: all of them, in the order of the help page. */
+struct command_example {
+  const char *line, *what; /* a shell command, and what it is for */
+};
+struct command_info {
+  const char *name;
+  enum command bit;
+  int (*run)(const struct options *o);
+  const char *usage, *what;           /* one line each */
+  const char *about;                  /* a paragraph: what to know before the options; "\n" begins another */
+  struct command_example examples[6]; /* ends with line NULL */
+};
+extern const struct command_info commands[];
+extern const int n_commands;
+
+/* cmd_help.c. The page of all commands, on a stream; and of one, on the standard output. */
+void help_overview(FILE *to);
+void help_command(const struct command_info *c);
+/* cygnet help [COMMAND] [--markdown | --man]. Returns the exit status. */
+int cmd_help(int argc, char **argv);
+
+/* cmd_bench_serve.c: bench with --serve, the whole of it; and what bench without it refuses. */
+int bench_serve(const struct options *o);
+int bench_check_local(const struct options *o, struct err *e);
+
+/* Shared by the commands (command_input.c, command_media.c, command_lines.c, command_remote.c). */
 
 /* Print "cygnet: message" and return the status it asks for. */
 int command_fail(const struct err *e);
@@ -50,6 +76,12 @@ int command_ids(const char *list, int32_t **ids, size_t *n, struct err *e);
 int command_numbers(const char *list, const char *option, int64_t lo, int64_t hi, int64_t *out, int max, struct err *e);
 /* Everything a stream has, owned, NUL terminated; at most max_bytes. */
 char *command_read_all(int fd, const char *what, size_t max_bytes, size_t *n, struct err *e);
+
+struct url; /* eval/url.h */
+/* An option was given, and not by the environment: that is for all commands, and what means nothing to one of them is passed over. */
+bool command_given(bool given, const char *name);
+/* The server of --url or --serve, with the options' key and timeout. Options of an engine are refused: the server has its own already. */
+int command_remote(const struct options *o, const char *option, const char *address, struct url *u, struct err *e);
 
 /* Open the vocabulary of the options' model (owned, tok_close); NULL after printing why, with *status set. */
 struct tokenizer *command_tokenizer(const struct options *o, int *status);

@@ -56,6 +56,13 @@ struct options {
   /* bench */
   const char *depths, *batches;
   int64_t bench_prompt, bench_gen, repeat;
+  /* bench --serve; 0, -1 or NULL: not given */
+  const char *serve_url, *rate, *dataset, *image_size, *csv, *svg;
+  int64_t concurrency, max_concurrency, requests, warmup, load_seed, input_len, output_len, groups, per_group, system_len, turns,
+      image_count;
+  double range_ratio, slo_ttft, slo_tpot, slo_e2e;
+  int workload, load_api, image_format; /* choices */
+  bool load_ignore_eos, flush_cache;
   /* eval */
   const char *suite, *url, *data, *log;
   int64_t limit, parallel, samples, shots, window, stride, timeout_s, retries;

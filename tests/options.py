@@ -22,6 +22,9 @@ BAD = {  # what is refused before any work; bools: "maybe"; texts that can be an
     "mmproj": None, "media-mem": "much", "media-pixels": "-1", "image": None, "audio": None, "media-tokens": "-1", "media-max": "0", "media-size": "big", "media-total": "big",
     "media-allow": None, "media-path": None, "media-timeout": "0",
     "suite": None, "url": None, "data": None, "log": None, "min": "2", "max": "-2", "limit": "-2", "parallel": "5000", "samples": "1001", "shots": "65", "api": "smoke",
+    "serve": None, "workload": "smoke", "rate": None, "concurrency": "-1", "max-concurrency": "-1", "requests": "-1", "warmup": "-2", "input-len": "-1", "output-len": "-1",
+    "range-ratio": "2", "groups": "-1", "prompts-per-group": "-1", "system-len": "-1", "turns": "-1", "image-count": "-1", "image-size": None, "image-format": "gif", "dataset": None,
+    "slo-ttft-ms": "-1", "slo-tpot-ms": "-1", "slo-e2e-ms": "-1", "csv": None, "svg": None,
     "window": "-1", "stride": "-1", "timeout": "0", "retries": "101", "repo": None}
 
 
@@ -40,7 +43,7 @@ def config(values):
 def options_of(command):
     """(name, takes a value) of each line that begins an option."""
     page = run(command, "--help")[1]
-    found = re.findall(r"^  (?:-\w,|   ) --([a-z-]+)(?:, --[a-z-]+)*( [A-Z[]\S*)?", page, re.M)
+    found = re.findall(r"^  (?:-\w,|   ) --([a-z0-9-]+)(?:, --[a-z0-9-]+)*( [A-Z[]\S*)?", page, re.M)
     check(len(found) >= 5, page)
     return [(name, bool(value)) for name, value in found]
 

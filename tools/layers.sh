@@ -1,6 +1,6 @@
 #!/bin/sh
 # Who may include whom (docs/map.md). Every #include "room/..." under src/ is held against this table; anything else fails.
-#   base ← files ← text;  base ← kv ← compute;  base files kv compute ← models;  all of these ← engine;  base files text + cygnet.h ← server;  base files + cygnet.h ← eval
+#   base ← files ← text;  base ← kv ← compute;  base files kv compute ← models;  all of these ← engine;  base files text + cygnet.h ← server;  base files + cygnet.h ← eval;  base files, eval/url.h ← load
 cd "$(dirname "$0")/.." || exit 2
 allowed() {
   case "$1" in
@@ -13,10 +13,11 @@ allowed() {
   engine) echo base files text kv compute models engine ;;
   server) echo base files text server ;;
   eval) echo base files eval ;;
+  load) echo base files eval load ;;
   esac
 }
 bad=0
-for room in base files text kv compute models engine server eval; do
+for room in base files text kv compute models engine server eval load; do
   ok=" $(allowed $room) "
   for line in $(grep -rhoE '#include "[a-z]+/[a-z0-9_/]+\.h"' "src/$room" 2>/dev/null | sed 's/#include "//; s/"//' | sort -u); do
     from=${line%%/*}
@@ -33,6 +34,11 @@ done
 # compute takes only the kind enum and the page and slot vocabulary of kv
 if grep -rnE '#include "kv/(radix|banks)' src/compute 2>/dev/null; then
   echo "layers: compute may include kv/kv.h only"
+  bad=1
+fi
+# load takes only the HTTP client of eval
+if grep -rnE '#include "eval/' src/load | grep -v '"eval/url.h"'; then
+  echo "layers: load may include eval/url.h only"
   bad=1
 fi
 # exit() belongs to main.c

@@ -61,7 +61,15 @@ int opts_parse(const struct opts_table *t, unsigned command, int argc, char **ar
                int *n_positional, struct err *e);
 /* Set one option from text, as a config file would. */
 int opts_set(const struct opts_table *t, void *out, const char *name, const char *value, struct err *e);
-void opts_help(const struct opts_table *t, unsigned command, struct buf *out);                          /* wrapped at 100 columns */
+void opts_help(const struct opts_table *t, unsigned command, struct buf *out); /* wrapped at 100 columns */
+void opts_put_text(struct buf *out, const char *text, int indent);             /* a paragraph of such a page; "\n" breaks */
+/* The same table for other readers (opts_pages.c): Markdown of all commands at once, names[i] being that of bit i; and the items of a man page. */
+void opts_markdown(const struct opts_table *t, const char *const *names, int n_names, struct buf *out);
+void opts_man(const struct opts_table *t, unsigned command, struct buf *out);
+/* Text with what these two formats would take for markup escaped. */
+void opts_put_markdown(struct buf *out, const char *text);
+void opts_put_man(struct buf *out, const char *text);                                                   /* as it is, in one line */
+void opts_put_man_text(struct buf *out, const char *text);                                              /* a paragraph, over several */
 void opts_dump_json(const struct opts_table *t, unsigned command, const void *values, struct buf *out); /* {"threads": 2, ...} */
 void opts_free(const struct opts_table *t, void *values);
 

@@ -64,8 +64,12 @@ static void put_bound(struct buf *out, const struct opt *o, double v) {
   else buf_printf(out, "%.15g", v);
 }
 
-/* "(default 2; 1 to 64; one of a, b; CYGNET_X)" */
-static void put_facts(const struct opts_table *t, const struct opt *o, struct buf *out) {
+void opts_put_text(struct buf *out, const char *text, int indent) {
+  spaces(out, indent);
+  put_wrapped(out, text, indent, indent);
+}
+
+void opts_put_facts(const struct opts_table *t, const struct opt *o, bool with_env, struct buf *out) {
   char env[OPTS_ENV_BYTES];
   const char *open = "(";
   if (o->dflt && o->kind != OPT_BOOL) {
@@ -93,7 +97,7 @@ static void put_facts(const struct opts_table *t, const struct opt *o, struct bu
     buf_printf(out, "%smay be repeated", open);
     open = "; ";
   }
-  if (opts_env_name(t, o, env)) {
+  if (with_env && opts_env_name(t, o, env)) {
     buf_printf(out, "%s%s", open, env);
     open = "; ";
   }
@@ -111,7 +115,7 @@ static void put_option(const struct opts_table *t, const struct opt *o, struct b
     column = 0;
   }
   if (o->help) buf_printf(&text, "%s\n", o->help);
-  put_facts(t, o, &text);
+  opts_put_facts(t, o, true, &text);
   if (text.len > 0 && text.data[text.len - 1] == '\n') text.data[--text.len] = 0;
   if (text.len > 0) spaces(out, TEXT_COLUMN - column);
   put_wrapped(out, buf_cstr(&text), TEXT_COLUMN, TEXT_COLUMN);
@@ -126,8 +130,21 @@ static const char *group_of(const struct opts_table *t, int i) {
   return "Options";
 }
 
-static bool in_group(const struct opts_table *t, int i, const char *group, unsigned command) {
+bool opts_in_group(const struct opts_table *t, int i, const char *group, unsigned command) {
   return t->opts[i].name && (t->opts[i].commands & command) && strcmp(group_of(t, i), group) == 0;
+}
+
+const char *opts_next_group(const struct opts_table *t, unsigned command, int *at) {
+  for (; *at < t->n_opts; (*at)++) {
+    const char *group = group_of(t, *at);
+    bool seen = false, has = false;
+    for (int k = 0; k < *at && !seen; k++) seen = strcmp(group_of(t, k), group) == 0;
+    for (int k = *at; k < t->n_opts && !has; k++) has = opts_in_group(t, k, group, command);
+    if (seen || !has) continue;
+    (*at)++;
+    return group;
+  }
+  return NULL;
 }
 
 static void put_heading(const struct opts_table *t, const char *group, struct buf *out) {
@@ -141,17 +158,11 @@ static void put_heading(const struct opts_table *t, const char *group, struct bu
 }
 
 void opts_help(const struct opts_table *t, unsigned command, struct buf *out) {
-  for (int i = 0; i < t->n_opts; i++) {
-    const char *group = group_of(t, i);
-    bool seen = false, first = true;
-    for (int k = 0; k < i && !seen; k++) seen = strcmp(group_of(t, k), group) == 0;
-    if (seen) continue;
-    for (int k = i; k < t->n_opts; k++) {
-      if (!in_group(t, k, group, command)) continue;
-      if (first) put_heading(t, group, out);
-      first = false;
-      put_option(t, &t->opts[k], out);
-    }
+  const char *group;
+  for (int at = 0; (group = opts_next_group(t, command, &at));) {
+    put_heading(t, group, out);
+    for (int k = 0; k < t->n_opts; k++)
+      if (opts_in_group(t, k, group, command)) put_option(t, &t->opts[k], out);
   }
 }
 

@@ -1,4 +1,4 @@
-/* opts_impl.h — what opts.c, opts_config.c and opts_help.c share. For these files only. */
+/* opts_impl.h — what opts.c, opts_config.c, opts_help.c and opts_pages.c share. For these files only. */
 #ifndef CYGNET_OPTS_IMPL_H
 #define CYGNET_OPTS_IMPL_H
 
@@ -12,6 +12,12 @@ const char *opts_env_name(const struct opts_table *t, const struct opt *o, char 
 
 /* Walk over "a|b|c" (or any separator): the next word, or false at the end. Start with *at = list. */
 bool opts_next_word(const char **at, char separator, struct str *word);
+
+/* The headings under which a command has options, in the table's order: begin with *at = 0; NULL is the end. */
+const char *opts_next_group(const struct opts_table *t, unsigned command, int *at);
+bool opts_in_group(const struct opts_table *t, int i, const char *group, unsigned command);
+/* "(default 2; 1 to 64; one of a, b; CYGNET_X)", or nothing. */
+void opts_put_facts(const struct opts_table *t, const struct opt *o, bool with_env, struct buf *out);
 
 enum opts_config_kind {
   OPTS_CONFIG_STRING,

@@ -13,37 +13,45 @@ struct route {
   const struct dialect *dialect; /* answered through the prep thread, or */
   void (*handle)(struct serve *s, struct http_exchange *x); /* at once */
   enum access_level access;
+  const char *what; /* for docs/reference.md */
 };
 
 static const struct route routes[] = {
-    {"GET", "/health", NULL, ops_health, ACCESS_PUBLIC},
-    {"GET", "/health_generate", &dialect_health_generate, NULL, ACCESS_PUBLIC},
-    {"GET", "/ping", NULL, ops_ping, ACCESS_PUBLIC},
-    {"GET", "/metrics", NULL, ops_metrics, ACCESS_USE},
-    {"GET", "/", NULL, ops_page, ACCESS_USE},
-    {"GET", "/v1/models", NULL, ops_models, ACCESS_USE},
-    {"GET", "/v1/models/", NULL, ops_model, ACCESS_USE},
-    {"POST", "/v1/chat/completions", &dialect_chat, NULL, ACCESS_USE},
-    {"POST", "/v1/completions", &dialect_completion, NULL, ACCESS_USE},
-    {"POST", "/v1/responses", &dialect_responses, NULL, ACCESS_USE},
-    {"POST", "/v1/audio/transcriptions", &dialect_transcribe, NULL, ACCESS_USE},
-    {"POST", "/v1/messages", &dialect_anthropic, NULL, ACCESS_USE},
-    {"POST", "/v1/messages/count_tokens", &dialect_count_tokens, NULL, ACCESS_USE},
-    {"POST, PUT", "/generate", &dialect_generate, NULL, ACCESS_USE},
-    {"POST", "/tokenize", &dialect_tokenize, NULL, ACCESS_USE},
-    {"POST", "/v1/tokenize", &dialect_tokenize, NULL, ACCESS_USE},
-    {"POST", "/detokenize", &dialect_detokenize, NULL, ACCESS_USE},
-    {"POST", "/v1/detokenize", &dialect_detokenize, NULL, ACCESS_USE},
-    {"POST", "/apply-template", &dialect_apply_template, NULL, ACCESS_USE},
-    {"GET", "/get_model_info", NULL, ops_model_info, ACCESS_USE},
-    {"GET", "/model_info", NULL, ops_model_info, ACCESS_USE},
-    {"GET", "/server_info", NULL, ops_server_info, ACCESS_USE},
-    {"GET", "/get_server_info", NULL, ops_server_info, ACCESS_USE},
-    {"GET", "/get_load", NULL, ops_loads, ACCESS_USE},
-    {"GET", "/v1/loads", NULL, ops_loads, ACCESS_USE},
-    {"GET, POST", "/flush_cache", &dialect_flush, NULL, ACCESS_ADMIN},
-    {"POST", "/abort_request", NULL, ops_abort, ACCESS_ADMIN},
+    {"GET", "/health", NULL, ops_health, ACCESS_PUBLIC, "200 while requests are welcome"},
+    {"GET", "/health_generate", &dialect_health_generate, NULL, ACCESS_PUBLIC, "200 when the engine produces tokens"},
+    {"GET", "/ping", NULL, ops_ping, ACCESS_PUBLIC, "200, always"},
+    {"GET", "/metrics", NULL, ops_metrics, ACCESS_USE, "Prometheus' text format"},
+    {"GET", "/", NULL, ops_page, ACCESS_USE, "the chat page"},
+    {"GET", "/v1/models", NULL, ops_models, ACCESS_USE, "the model served, and what it takes"},
+    {"GET", "/v1/models/", NULL, ops_model, ACCESS_USE, "the same for one name"},
+    {"POST", "/v1/chat/completions", &dialect_chat, NULL, ACCESS_USE, "OpenAI: conversations"},
+    {"POST", "/v1/completions", &dialect_completion, NULL, ACCESS_USE, "OpenAI: texts to continue"},
+    {"POST", "/v1/responses", &dialect_responses, NULL, ACCESS_USE, "OpenAI: responses"},
+    {"POST", "/v1/audio/transcriptions", &dialect_transcribe, NULL, ACCESS_USE, "OpenAI: speech to text"},
+    {"POST", "/v1/messages", &dialect_anthropic, NULL, ACCESS_USE, "Anthropic: conversations"},
+    {"POST", "/v1/messages/count_tokens", &dialect_count_tokens, NULL, ACCESS_USE, "Anthropic: how long a prompt would be"},
+    {"POST, PUT", "/generate", &dialect_generate, NULL, ACCESS_USE, "SGLang: one prompt or a batch"},
+    {"POST", "/tokenize", &dialect_tokenize, NULL, ACCESS_USE, "text or messages to tokens"},
+    {"POST", "/v1/tokenize", &dialect_tokenize, NULL, ACCESS_USE, "the same"},
+    {"POST", "/detokenize", &dialect_detokenize, NULL, ACCESS_USE, "tokens to text"},
+    {"POST", "/v1/detokenize", &dialect_detokenize, NULL, ACCESS_USE, "the same"},
+    {"POST", "/apply-template", &dialect_apply_template, NULL, ACCESS_USE, "messages to the prompt that the model would get"},
+    {"GET", "/get_model_info", NULL, ops_model_info, ACCESS_USE, "what is served"},
+    {"GET", "/model_info", NULL, ops_model_info, ACCESS_USE, "the same"},
+    {"GET", "/server_info", NULL, ops_server_info, ACCESS_USE, "options, sizes, memory, counters"},
+    {"GET", "/get_server_info", NULL, ops_server_info, ACCESS_USE, "the same"},
+    {"GET", "/get_load", NULL, ops_loads, ACCESS_USE, "load in short"},
+    {"GET", "/v1/loads", NULL, ops_loads, ACCESS_USE, "load, for balancers"},
+    {"GET, POST", "/flush_cache", &dialect_flush, NULL, ACCESS_ADMIN, "forget the prefix cache"},
+    {"POST", "/abort_request", NULL, ops_abort, ACCESS_ADMIN, "end requests"},
 };
+
+bool serve_route(int i, struct serve_route *out) {
+  static const char *const keys[] = {[ACCESS_PUBLIC] = "none", [ACCESS_USE] = "API key", [ACCESS_ADMIN] = "admin key"};
+  if (i < 0 || i >= (int)ARRAY_LEN(routes)) return false;
+  *out = (struct serve_route){.methods = routes[i].methods, .path = routes[i].path, .key = keys[routes[i].access], .what = routes[i].what};
+  return true;
+}
 
 static const struct route *route_find(struct str path) {
   for (size_t i = 0; i < ARRAY_LEN(routes); i++) {

@@ -54,6 +54,12 @@ struct serve_options {                    /* zero = the value in brackets; strin
   bool quiet;                       /* nothing on stderr but warnings */
 };
 
+/* Row i of the table of routes, for pages about the program; false behind the last one. */
+struct serve_route {
+  const char *methods, *path, *key, *what; /* "GET, POST"; "/generate"; "API key"; a few words */
+};
+bool serve_route(int i, struct serve_route *out);
+
 bool serve_is_loopback(const char *host); /* nobody outside of this machine reaches it */
 
 /* Serves until SIGTERM or SIGINT. Returns 0, or -1 and *e when it cannot start, or stopped because the engine lost its device. The engine is

@@ -411,6 +411,38 @@ static void help(void **state) {
   buf_free(&b);
 }
 
+/* The same table as Markdown, of all commands, and as a man page, of one. */
+static void pages(void **state) {
+  (void)state;
+  static const char *const names[] = {"serve", "bench"}; /* by bit */
+  struct buf b;
+  buf_init(&b, 0);
+  opts_markdown(&table, names, 2, &b);
+  assert_non_null(strstr(buf_cstr(&b), "### Model\n\nWhat to run.\n\n| Option | Commands | |\n|---|---|---|\n"
+                                       "| `-m`, `--model FILE` | all | GGUF file, or folder with config.json. |\n"));
+  assert_non_null(strstr(buf_cstr(&b), "| `--port N` | serve | Port. (default 8080; 0 to 65535) |\n"));
+  assert_non_null(strstr(buf_cstr(&b), "| `--kv-type`, `--kv-cache-dtype`, `--kv TYPE` | all | Number format of keys and values."));
+  assert_non_null(
+      strstr(buf_cstr(&b), " or a little later. Second line. (default f16; one of bf16, f16, q8\\_0) |\n")); /* one line, escaped */
+  assert_null(strstr(buf_cstr(&b), "CYGTEST_"));
+  buf_clear(&b);
+  opts_man(&table, BENCH, &b);
+  assert_int_equal(strncmp(buf_cstr(&b), ".SS Model\nWhat to run.\n.TP\n", 27), 0);
+  assert_non_null(strstr(buf_cstr(&b),
+                         ".TP\n\\fB\\-m\\fR, \\fB\\-\\-model\\fR \\fIFILE\\fR\nGGUF file, or folder with config.json. (CYGTEST_MODEL)\n"));
+  assert_non_null(
+      strstr(buf_cstr(&b), ".TP\n\\fB\\-\\-no\\-graph\\fR, \\fB\\-\\-disable\\-cuda\\-graph\\fR\nPlain steps. (CYGTEST_NO_GRAPH)\n"));
+  assert_null(strstr(buf_cstr(&b), "port"));
+  for (const char *line = buf_cstr(&b); *line; line += strcspn(line, "\n") + 1) assert_true(strcspn(line, "\n") <= 80);
+  buf_clear(&b);
+  opts_put_man_text(&b, ".so a file 'x' \\n -v");
+  assert_string_equal(buf_cstr(&b), "\\&.so a file 'x' \\en \\-v");
+  buf_clear(&b);
+  opts_put_markdown(&b, "a|b <c> *d* [e] f_g");
+  assert_string_equal(buf_cstr(&b), "a\\|b \\<c\\> \\*d\\* \\[e\\] f\\_g");
+  buf_free(&b);
+}
+
 static void json(void **state) {
   (void)state;
   struct result r;
@@ -433,9 +465,8 @@ static void json(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(defaults),      cmocka_unit_test(spellings), cmocka_unit_test(refusals),
-    cmocka_unit_test(environment),   cmocka_unit_test(config),    cmocka_unit_test(config_refusals),
-    cmocka_unit_test(config_damage), cmocka_unit_test(set_one),   cmocka_unit_test(help),
-    cmocka_unit_test(json),
+    cmocka_unit_test(defaults), cmocka_unit_test(spellings),       cmocka_unit_test(refusals),      cmocka_unit_test(environment),
+    cmocka_unit_test(config),   cmocka_unit_test(config_refusals), cmocka_unit_test(config_damage), cmocka_unit_test(set_one),
+    cmocka_unit_test(help),     cmocka_unit_test(pages),           cmocka_unit_test(json),
 };
 TEST_MAIN(tests)
