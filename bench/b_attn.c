@@ -32,6 +32,7 @@ struct bench_case {
 static const struct bench_case cases[] = {
     {"prefill 512, 270M full", 4, 1, 256, 512, 0, 1, 0, DTYPE_BF16},
     {"prefill 512 at 4096, full", 4, 1, 256, 512, 4096, 1, 0, DTYPE_BF16},
+    {"prefill 512 at 16384, full", 4, 1, 256, 512, 16384, 1, 0, DTYPE_BF16},
     {"prefill 512 at 4096, window 512", 4, 1, 256, 512, 4096, 1, 512, DTYPE_BF16},
     {"prefill 512 at 4096, f32", 4, 1, 256, 512, 4096, 1, 0, DTYPE_F32},
     {"prefill 512 at 4096, 8 over 4", 8, 4, 256, 512, 4096, 1, 0, DTYPE_BF16},
@@ -42,6 +43,7 @@ static const struct bench_case cases[] = {
     {"decode at 4096, f16", 4, 1, 256, 1, 4096, 1, 0, DTYPE_F16},
     {"decode at 4096, q8_0", 4, 1, 256, 1, 4096, 1, 0, DTYPE_Q8_0},
     {"decode at 4096, window 512", 4, 1, 256, 1, 4096, 1, 512, DTYPE_BF16},
+    {"decode at 16384, 270M full", 4, 1, 256, 1, 16384, 1, 0, DTYPE_BF16},
     {"decode at 32768, 270M full", 4, 1, 256, 1, 32768, 1, 0, DTYPE_BF16},
     {"decode at 32768, 8 over 4", 8, 4, 256, 1, 32768, 1, 0, DTYPE_BF16},
     {"decode at 32768, 8 over 1, 512", 8, 1, 512, 1, 32768, 1, 0, DTYPE_BF16},

@@ -33,8 +33,8 @@
 #include "compute/tensor.h"
 
 enum {
-  ATTN_TILE = 32,      /* keys per softmax tile, at absolute positions */
-  ATTN_SEGMENT = 1024, /* keys per independently computed partial result, at absolute positions; a multiple of ATTN_TILE */
+  ATTN_TILE = 32,     /* keys per softmax tile, at absolute positions */
+  ATTN_SEGMENT = 256, /* keys per independently computed partial result, at absolute positions; a multiple of ATTN_TILE */
   ATTN_HEAD_DIM_MAX = 4096,
 };
 

@@ -14,6 +14,8 @@
  *    \__ piece 0 ________/ \__ piece 1 ________/             pieces leave their segments' states in `parts`, and a second
  *                                                            launch folds them in the same order.
  *
+ * Kernels that take whole segments at once (struct attn_whole) are used where there are any for the type and the width, for every number of lines.
+ *
  * Positions are counted from a block's origin: 0 in text, the first key of its rows in banks (rows with another one are another block).
  * How rows are cut into blocks and blocks into pieces depends on threads and on company, and may: no result depends on it.
  */
@@ -29,6 +31,7 @@ enum {
   LINES_PER_ITEM = 96,         /* of 256 wide heads; state and tile then stay in a second-level cache */
   LINES_PER_ITEM_LEAST = 16,   /* below this a block is not cut further to make work for more threads */
   ITEMS_PER_THREAD = 4,        /* enough to even out items of different cost */
+  SPLIT_ITEMS_PER_THREAD = 2,  /* of the least size: there is memory to split so many, which is enough where there are no more */
   PARTS_FLOATS_MOST = 4 << 20, /* 16 MiB for the states of split blocks, however long sequences are; what does not fit is not split */
   TILE_SKEW = 16, /* floats between rows of an expanded tile, so that a column of it does not fall into few sets of the cache */
   SPREAD_STORE_ELEMS = 16 << 10, /* numbers to convert that are worth a fork-join */
@@ -55,6 +58,7 @@ struct attn_shape {                 /* layers that have all this in common share
   int kind;                         /* as in struct attn_layer */
   int n_kv, group, head_dim, width; /* group = query heads per key head; width = padded head_dim */
   int rows_per_block;               /* at most */
+  const struct attn_whole *whole;   /* kernels of whole segments, or NULL: tile by tile */
   struct attn_block *blocks;
   struct attn_piece *pieces; /* dearest first, roughly */
   int *split;                /* blocks that are split */
@@ -67,6 +71,7 @@ struct attn_scratch {         /* of one worker; carved from one block of memory 
   float *max, *sum, *total_max, *total_sum;
   int *lo, *hi, *from, *to; /* [lines] */
   float *k, *v;             /* [ATTN_TILE, width + TILE_SKEW], a tile expanded to float32 */
+  void *whole;              /* scratch of kernels of whole segments */
 };
 
 struct attn {
@@ -104,8 +109,14 @@ static bool attn_store_bytes(const struct attn_config *c, const struct attn_laye
          !size_mul_overflows(slots, (size_t)l->n_kv * attn_row_bytes(c->kv_dtype, l->head_dim), n_bytes);
 }
 
-static int attn_rows_per_block(int group, int width) {
-  int lines = MIN(MAX(LINES_PER_ITEM * 256 / width, LINES_PER_ITEM_LEAST), LINES_PER_ITEM);
+static const struct attn_whole *attn_whole_for(const struct attn_config *c, int width) {
+  const struct attn_whole *w = c->kern && c->kv_dtype == DTYPE_BF16 ? c->kern->attn->whole_bf16 : NULL;
+  return w && width % w->head_dim_step == 0 ? w : NULL;
+}
+
+static int attn_rows_per_block(const struct attn_whole *w, int group, int width) {
+  int most = w ? w->lines_most : LINES_PER_ITEM;
+  int lines = MIN(MAX(most * 256 / width, LINES_PER_ITEM_LEAST), most);
   return MAX(lines / group, 1);
 }
 
@@ -116,13 +127,14 @@ static void *attn_carve(char *base, size_t *at, size_t n_bytes) {
 }
 
 /* The parts of one worker's scratch; base NULL only counts. */
-static size_t attn_scratch_at(struct attn_scratch *s, char *base, int n_lines, int width) {
-  size_t at = 0, line = sizeof(float) * (size_t)width, n = (size_t)n_lines;
+static size_t attn_scratch_at(struct attn_scratch *s, char *base, const struct attn_whole *w, int n_lines, int width) {
+  size_t at = 0, line = sizeof(float) * (size_t)width, n = (size_t)n_lines, tile = ATTN_TILE * (line + TILE_SKEW * sizeof(float));
   s->q = attn_carve(base, &at, n * line);
   s->acc = attn_carve(base, &at, n * line);
   s->total_acc = attn_carve(base, &at, n * line);
-  s->k = attn_carve(base, &at, ATTN_TILE * (line + TILE_SKEW * sizeof(float)));
-  s->v = attn_carve(base, &at, ATTN_TILE * (line + TILE_SKEW * sizeof(float)));
+  s->k = attn_carve(base, &at, w ? 0 : tile);
+  s->v = attn_carve(base, &at, w ? 0 : tile);
+  s->whole = attn_carve(base, &at, w ? w->scratch_bytes(width) : 0);
   s->max = attn_carve(base, &at, n * sizeof(float));
   s->sum = attn_carve(base, &at, n * sizeof(float));
   s->total_max = attn_carve(base, &at, n * sizeof(float));
@@ -134,10 +146,11 @@ static size_t attn_scratch_at(struct attn_scratch *s, char *base, int n_lines, i
   return at;
 }
 
-static size_t attn_layer_scratch(const struct attn_layer *l) {
+static size_t attn_layer_scratch(const struct attn_config *c, const struct attn_layer *l) {
   struct attn_scratch s;
   int width = attn_width(l->head_dim), group = l->n_q / l->n_kv;
-  return attn_scratch_at(&s, NULL, attn_rows_per_block(group, width) * group, width);
+  const struct attn_whole *w = attn_whole_for(c, width);
+  return attn_scratch_at(&s, NULL, w, attn_rows_per_block(w, group, width) * group, width);
 }
 
 /* Floats of one line's state of one segment: max, sum and acc. */
@@ -150,7 +163,7 @@ static size_t attn_layer_parts(const struct attn_config *c, const struct attn_la
   if (workers_count(c->workers) == 1 || keys <= ATTN_SEGMENT) return 0;
   double segments = (double)((keys + ATTN_SEGMENT - 1) / ATTN_SEGMENT);
   int group = l->n_q / l->n_kv, item = div_up(LINES_PER_ITEM_LEAST, group) * group;
-  double lines = MIN((double)c->rows_max * l->n_q, (double)ITEMS_PER_THREAD * workers_count(c->workers) * item);
+  double lines = MIN((double)c->rows_max * l->n_q, (double)SPLIT_ITEMS_PER_THREAD * workers_count(c->workers) * item);
   double all = lines * segments * (double)attn_part_floats(attn_width(l->head_dim));
   return all < PARTS_FLOATS_MOST ? (size_t)all : PARTS_FLOATS_MOST;
 }
@@ -159,7 +172,7 @@ static void attn_work_sizes(const struct attn_config *c, size_t *scratch_bytes, 
   *scratch_bytes = *parts_floats = *zero_row_bytes = 0;
   for (int i = 0; i < c->n_layers; i++) {
     const struct attn_layer *l = &c->layers[i];
-    *scratch_bytes = MAX(*scratch_bytes, attn_layer_scratch(l));
+    *scratch_bytes = MAX(*scratch_bytes, attn_layer_scratch(c, l));
     *parts_floats = MAX(*parts_floats, attn_layer_parts(c, l));
     *zero_row_bytes = MAX(*zero_row_bytes, sizeof(float) * (size_t)attn_width(l->head_dim));
   }
@@ -212,7 +225,8 @@ static int attn_shape_for(struct attn *a, const struct attn_layer *l) {
   struct attn_shape *s = &a->shapes[a->n_shapes++];
   s->kind = l->kind, s->n_kv = l->n_kv, s->group = group;
   s->head_dim = l->head_dim, s->width = attn_width(l->head_dim);
-  s->rows_per_block = attn_rows_per_block(group, s->width);
+  s->whole = attn_whole_for(&a->c, s->width);
+  s->rows_per_block = attn_rows_per_block(s->whole, group, s->width);
   /* Smaller blocks and splitting are for few items only: each adds no more than twice ITEMS_PER_THREAD per thread (see the functions below). */
   int extra = 2 * ITEMS_PER_THREAD * a->n_workers;
   s->blocks_max = s->kind == BATCH_CROSS ? a->c.rows_max : div_up(a->c.rows_max, s->rows_per_block) + extra + a->c.seqs_max + 1;
@@ -410,24 +424,30 @@ struct attn_tile { /* where the rows of a tile's keys and values are */
   int from, to; /* of the tile's keys, those that somebody sees; the others stand at the zero row */
 };
 
-/* Positions [lo, hi) of a block, all in one tile. */
-static void attn_find_tile(const struct attn_step *st, const struct attn_block *b, int head, int lo, int hi, struct attn_tile *t) {
+/* Rows of keys and values of positions [lo, hi) of a block, to k and v from the first on. */
+static void attn_find_rows(const struct attn_step *st, const struct attn_block *b, int head, int lo, int hi, const void **k,
+                           const void **v) {
   const struct attn *a = st->a;
   const int P = a->c.page_tokens;
   const int32_t *pages = a->batch->page[st->l->kind] + (size_t)b->seq * (size_t)a->batch->pages_max[st->l->kind];
   int page = (b->origin + lo) / P, offset = (b->origin + lo) % P;
   size_t at = 0;
-  t->from = lo % ATTN_TILE, t->to = t->from + hi - lo;
-  for (int j = 0; j < ATTN_TILE; j++) t->k[j] = t->v[j] = a->zero_row;
-  for (int j = t->from; j < t->to; j++, offset++, at += st->store->row_bytes) {
+  for (int j = 0; j < hi - lo; j++, offset++, at += st->store->row_bytes) {
     if (offset == P) page++, offset = 0;
-    if (offset == 0 || j == t->from) {
+    if (offset == 0 || j == 0) {
       DCHECK(pages[page] > 0 && pages[page] <= a->c.n_pages[st->l->kind]);
       at = attn_row_at(st, pages[page], head, offset);
     }
-    t->k[j] = st->store->k + at;
-    t->v[j] = st->store->v + at;
+    k[j] = st->store->k + at;
+    v[j] = st->store->v + at;
   }
+}
+
+/* Positions [lo, hi) of a block, all in one tile. */
+static void attn_find_tile(const struct attn_step *st, const struct attn_block *b, int head, int lo, int hi, struct attn_tile *t) {
+  t->from = lo % ATTN_TILE, t->to = t->from + hi - lo;
+  for (int j = 0; j < ATTN_TILE; j++) t->k[j] = t->v[j] = st->a->zero_row;
+  attn_find_rows(st, b, head, lo, hi, t->k + t->from, t->v + t->from);
 }
 
 static void attn_expand_tile(const struct attn_step *st, const struct attn_scratch *s, const struct attn_tile *t) {
@@ -439,6 +459,27 @@ static void attn_expand_tile(const struct attn_step *st, const struct attn_scrat
   }
 }
 
+/* The lines' states over the keys [lo, hi) of a segment that begins at start, by the kernels of whole segments. */
+static void attn_whole_segment(const struct attn_step *st, const struct attn_scratch *s, const struct attn_block *b, int head, int start,
+                               int lo, int hi, const struct attn_lines *lines) {
+  const void *k[ATTN_SEGMENT], *v[ATTN_SEGMENT], *next_k[ATTN_SEGMENT], *next_v[ATTN_SEGMENT];
+  struct attn_seen seen = {.k = k, .v = v, .lo = lo - start, .hi = hi - start, .from = s->from, .to = s->to, .scratch = s->whole};
+  seen.row_bytes = st->store->row_bytes, seen.zero_row = st->a->zero_row;
+  for (int j = 0; j < ATTN_SEGMENT; j++) k[j] = v[j] = st->a->zero_row;
+  attn_find_rows(st, b, head, lo, hi, k + seen.lo, v + seen.lo);
+  if (b->hi > hi) {
+    int n = MIN(b->hi - hi, ATTN_SEGMENT);
+    attn_find_rows(st, b, head, hi, hi + n, next_k, next_v);
+    for (int j = n; j < ATTN_SEGMENT; j++) next_k[j] = st->a->zero_row;
+    seen.next_k = next_k;
+  }
+  for (int l = 0; l < lines->n; l++) {
+    s->from[l] = MAX(s->lo[l] - start, 0);
+    s->to[l] = MIN(s->hi[l] - start, ATTN_SEGMENT);
+  }
+  st->shape->whole->segment(lines, &seen);
+}
+
 /* The lines' states over the keys of one segment. */
 static void attn_segment(const struct attn_step *st, const struct attn_scratch *s, const struct attn_block *b, int head, int segment,
                          const struct attn_lines *lines) {
@@ -448,6 +489,10 @@ static void attn_segment(const struct attn_step *st, const struct attn_scratch *
   const int start = segment * ATTN_SEGMENT;
   const int lo = MAX(b->lo, start), hi = b->hi - start < ATTN_SEGMENT ? b->hi : start + ATTN_SEGMENT;
   struct attn_tile tiles[2]; /* this one and the next */
+  if (st->shape->whole) {
+    attn_whole_segment(st, s, b, head, start, lo, hi, lines);
+    return;
+  }
   for (int i = 0; i < lines->n; i++) lines->max[i] = -FLT_MAX, lines->sum[i] = 0;
   memset(lines->acc, 0, sizeof(float) * (size_t)lines->n * (size_t)lines->head_dim);
   attn_find_tile(st, b, head, lo, MIN(hi, (lo / ATTN_TILE + 1) * ATTN_TILE), &tiles[0]);
@@ -472,7 +517,8 @@ static void attn_segment(const struct attn_step *st, const struct attn_scratch *
 static struct attn_scratch attn_scratch_of(const struct attn_step *st, int worker) {
   struct attn_scratch s;
   const struct attn_shape *shape = st->shape;
-  attn_scratch_at(&s, st->a->scratch + st->a->scratch_bytes * (size_t)worker, shape->rows_per_block * shape->group, shape->width);
+  attn_scratch_at(&s, st->a->scratch + st->a->scratch_bytes * (size_t)worker, shape->whole, shape->rows_per_block * shape->group,
+                  shape->width);
   return s;
 }
 
@@ -488,9 +534,15 @@ static void attn_load_lines(const struct attn_step *st, const struct attn_scratc
 
 static void attn_load_q(const struct attn_step *st, const struct attn_scratch *s, const struct attn_block *b, int head) {
   const int group = st->shape->group, width = st->shape->width, d = st->l->head_dim;
+  const struct attn_whole *whole = st->shape->whole;
   for (int i = 0; i < b->n_rows * group; i++) {
     float *q = s->q + (size_t)i * (size_t)width;
-    st->a->c.kern->attn->load_q(q, tensor_row(&st->q, b->row + i / group) + (head * group + i % group) * d, st->l->scale, d);
+    const float *src = tensor_row(&st->q, b->row + i / group) + (head * group + i % group) * d;
+    if (whole) {
+      whole->load_q(q, src, st->l->scale, d, width);
+      continue;
+    }
+    st->a->c.kern->attn->load_q(q, src, st->l->scale, d);
     for (int j = d; j < width; j++) q[j] = 0;
   }
 }
@@ -514,9 +566,10 @@ static void attn_fold(const struct attn_step *st, const struct attn_scratch *s, 
 }
 static void attn_end_total(const struct attn_step *st, const struct attn_scratch *s, const struct attn_block *b, int head) {
   const int group = st->shape->group, width = st->shape->width, d = st->l->head_dim;
+  void (*finish)(float *, const float *, float, int) = st->shape->whole ? st->shape->whole->finish : st->a->c.kern->attn->finish;
   for (int i = 0; i < b->n_rows * group; i++) {
     float *out = tensor_row(&st->out, b->row + i / group) + (head * group + i % group) * d;
-    if (s->lo[i] < s->hi[i]) st->a->c.kern->attn->finish(out, s->total_acc + (size_t)i * (size_t)width, s->total_sum[i], d);
+    if (s->lo[i] < s->hi[i]) finish(out, s->total_acc + (size_t)i * (size_t)width, s->total_sum[i], d);
     else memset(out, 0, sizeof(float) * (size_t)d);
   }
 }

@@ -7,6 +7,9 @@
  *   2. Keys enter sum and acc in ascending order; a key outside [from, to) of a line is not even multiplied by 0 (its value may be a NaN).
  *   3. Rows of keys and values in any dtype give the bits that their float32 copies would give: every conversion is exact.
  * head_dim here is padded to a multiple of ATTN_PAD; the padding of q, k, v is zero.
+ *
+ * Where a processor multiplies tiles of matrices, keys and values of bf16 go another way (struct attn_whole): all keys of a segment at once, for one
+ * line as for many. q and acc are then in a form that only these kernels know. Rules 1 and 2 hold; denormal numbers among keys and values count as 0.
  */
 #ifndef CYGNET_ATTN_KERN_H
 #define CYGNET_ATTN_KERN_H
@@ -26,6 +29,25 @@ struct attn_ahead {                /* rows of the tile after this one, to be fet
   size_t row_bytes;
 };
 
+struct attn_seen {                 /* of a segment, in positions from its first on; all [ATTN_SEGMENT] */
+  const void *const *k, *const *v; /* rows of keys and values; where nobody sees one, a row of zeros */
+  int lo, hi;                      /* what lines see together */
+  const int *from, *to;            /* [n]: what each line sees; from >= to: nothing, and its state is left as it is */
+  const void *const *next_k;       /* keys of the segment after this one, or NULL: to be fetched meanwhile */
+  size_t row_bytes;
+  const void *zero_row;
+  void *scratch; /* scratch_bytes of it, aligned to 64 */
+};
+
+struct attn_whole {
+  int head_dim_step; /* padded head_dim is a multiple of it */
+  int lines_most;    /* of 256 wide heads, in one call; as many as share what is done once for a segment's keys and values */
+  size_t (*scratch_bytes)(int head_dim);
+  void (*load_q)(float *q, const float *src, float scale, int n, int head_dim); /* n numbers, zeros up to head_dim */
+  void (*segment)(const struct attn_lines *s, const struct attn_seen *seen);    /* max, sum and acc are written, whatever they were */
+  void (*finish)(float *out, const float *acc, float sum, int n);
+};
+
 struct attn_kern {
   int many_lines; /* from so many lines on, many() is to be called instead of tile() */
 
@@ -43,12 +65,15 @@ struct attn_kern {
   void (*load_q)(float *q, const float *src, float scale, int n);   /* q = src * scale; n is not padded */
   void (*expand)(float *out, const void *row, enum dtype t, int n); /* n is padded */
   void (*store)(void *row, const float *src, enum dtype t, int n);  /* as dtype_from_f32, bit for bit; n is not padded */
+  const struct attn_whole *whole_bf16;                              /* or NULL */
 };
 
 extern const struct attn_kern attnk_ref;
 #if defined(__x86_64__)
 extern const struct attn_kern attnk_avx2;
 extern const struct attn_kern attnk_avx512;
+extern const struct attn_kern attnk_avx512amx; /* attnk_avx512 with whole_bf16 = attnk_amx */
+extern const struct attn_whole attnk_amx;
 #endif
 
 #endif

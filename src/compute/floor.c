@@ -68,9 +68,10 @@ int floor_measure(const struct kern *k, struct workers *w, struct machine_floor 
     out->int8_gop_s = spin_rate(w, k == &kern_avxvnni ? floor_int8_avxvnni : floor_int8_avx2);
     out->float_gop_s = spin_rate(w, floor_float_avx2);
   } else if (k->isa == ISA_AVX512) {
-    out->int8_gop_s = spin_rate(w, floor_int8_avx512);
-    out->float_gop_s = spin_rate(w, k == &kern_avx512bf16 ? floor_bf16_avx512 : floor_float_avx512);
-    if (k == &kern_avx512bf16) out->float_name = "bf16";
+    bool amx = k == &kern_amx, bf16 = amx || k == &kern_avx512bf16;
+    out->int8_gop_s = spin_rate(w, amx ? floor_int8_amx : floor_int8_avx512);
+    out->float_gop_s = spin_rate(w, amx ? floor_bf16_amx : bf16 ? floor_bf16_avx512 : floor_float_avx512);
+    if (bf16) out->float_name = "bf16";
   }
 #endif
   return 0;

@@ -24,5 +24,6 @@ double floor_int8_avx2(int n), floor_float_avx2(int n);
 double floor_int8_avxvnni(int n);
 double floor_int8_avx512(int n), floor_float_avx512(int n);
 double floor_bf16_avx512(int n);
+double floor_int8_amx(int n), floor_bf16_amx(int n);
 
 #endif

@@ -11,7 +11,7 @@
 enum {
   WEIGHTS_MAX = 8,          /* that share one x in a call */
   STREAM_BYTES = 64 << 10,  /* of weights per item at least, when they are read for few rows */
-  TILE_X_BYTES = 192 << 10, /* of quantised x per row tile at most: it stays in the second-level cache beside the weights */
+  TILE_X_BYTES = 192 << 10, /* of quantised x per row tile at most: it stays in a second-level cache of 512 KiB beside the weights */
   ITEMS_PER_WORKER = 8,     /* so that uneven workers finish together */
   WIDE_ROWS_LEAST = 24,     /* of x from which on plain numbers take the way for many rows */
   WIDE_PANELS_LEAST = 8,    /* per item of those: each copies its rows of x */
@@ -103,16 +103,15 @@ struct rows {
   size_t per_worker_bytes;
 };
 
-enum { GROUP_MAX = 8 };
-
-static size_t bf16_stride(int cols) { return align_up((size_t)cols, 32); }
+/* Elements; an odd number of cache lines, or rows would fall into few sets of a cache. */
+static size_t bf16_stride(int cols) { return (align_up((size_t)cols, 32) / 32 | 1) * 32; }
 static size_t worker_bytes(int cols) {
   size_t ref = GEMM_REF_ROWS * (size_t)cols * sizeof(float);
   return align_up(MAX(ref, MAX(sizeof(struct gemm_tile), sizeof(struct gemm_wide))), 4096);
 }
 
 size_t gemm_scratch_bytes(int rows_max, int cols_max, int n_workers) {
-  size_t rows = align_up((size_t)rows_max, GROUP_MAX), n_blocks = (size_t)div_up(cols_max, GEMM_BLOCK);
+  size_t rows = align_up((size_t)rows_max, GEMM_GROUP_MAX), n_blocks = (size_t)div_up(cols_max, GEMM_BLOCK);
   size_t row = n_blocks * (GEMM_BLOCK + sizeof(struct gemm_block)) + bf16_stride(cols_max) * sizeof(uint16_t);
   return align_up(rows * row + 128, 4096) + (size_t)n_workers * worker_bytes(cols_max) + 64;
 }
@@ -120,7 +119,7 @@ size_t gemm_scratch_bytes(int rows_max, int cols_max, int n_workers) {
 static struct rows lay_out(const struct gemm_kern *k, const struct gemm_scratch *s, const struct tensor *x) {
   struct rows r = {.x = *x, .bf16_stride = bf16_stride(x->cols), .n_blocks = x->cols / GEMM_BLOCK};
   r.group = x->rows == 1 ? 1 : MAX(1, k->rows_max);
-  CHECK(r.group <= GROUP_MAX);
+  CHECK(r.group <= GEMM_GROUP_MAX);
   size_t n = align_up((size_t)x->rows, (size_t)r.group) * (size_t)r.n_blocks;
   char *at = (char *)align_up((size_t)s->data, 64);
   r.codes = (int8_t *)at;
@@ -191,6 +190,14 @@ static int range_blocks(int n_blocks, int n_rows) {
   return div_up(div_up(n_blocks, div_up(n_blocks, GEMM_RANGE_SHORT)), GEMM_RECORD_BLOCKS_MAX) * GEMM_RECORD_BLOCKS_MAX;
 }
 
+/* Of n_rows that are left. */
+static int rows_together(const struct gemm_kern *k, const struct gemm_type_kern *t, int group, int n_rows) {
+  if (t->direct) return MIN(n_rows, GEMM_DIRECT_ROWS);
+  if (!t->groups || n_rows < k->groups_from) return MIN(n_rows, group);
+  int n = MIN(n_rows, k->groups_rows), rest = n % group;
+  return rest <= group / 2 && n > group ? n - rest : n; /* more are worth a whole group */
+}
+
 /* To y, from its row `row` on; where y is NULL they stay in the tile. */
 static void panel_codes(const struct gemm_kern *k, const struct weight *w, int panel, struct gemm_x x, int group, int n_rows,
                         struct gemm_tile *tile, const struct tensor *y, int row) {
@@ -199,21 +206,21 @@ static void panel_codes(const struct gemm_kern *k, const struct weight *w, int p
   size_t record_bytes = gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f);
   const uint8_t *in = (const uint8_t *)w->packed + (size_t)panel * gemm_panel_bytes(w->dtype, w->cols);
   int n_blocks = w->cols / GEMM_BLOCK, range = range_blocks(n_blocks, n_rows);
-  int step = t->direct ? GEMM_DIRECT_ROWS : group;
   for (int b = 0; b < n_blocks; b += range) {
     int n = MIN(range, n_blocks - b);
     bool last = y && b + n == n_blocks;
     const uint8_t *next = in + (size_t)(n / f->blocks) * record_bytes;
     struct gemm_ahead ahead = {next, (int)(record_bytes / f->blocks)}, none = {next, 0};
     if (!t->direct) t->unpack(tile, in, n);
-    for (int i = 0; i < n_rows; i += step) {
-      int m = MIN(step, n_rows - i);
+    for (int i = 0, m; i < n_rows; i += m) {
+      m = rows_together(k, t, group, n_rows - i);
       size_t at = (size_t)i * (size_t)n_blocks + (size_t)b * (size_t)group;
       struct gemm_x part = {x.codes + at * GEMM_BLOCK, x.blocks + at};
       float(*acc)[GEMM_PANEL] = tile->acc + (last && b == 0 ? 0 : i);
       if (b == 0) memset(acc, 0, (size_t)m * sizeof *acc);
       for (int r = 0; r < (last ? m : 0); r++) __builtin_prefetch(tensor_row(y, row + i + r) + panel * GEMM_PANEL, 1);
       if (t->direct) t->direct(in, n, m, part, n_blocks, acc, i == 0);
+      else if (t->groups && m >= k->groups_from) t->groups(tile, n, m, part, n_blocks, acc, i ? none : ahead);
       else t->rows(tile, n, m, part, acc, i ? none : ahead);
       for (int r = 0; r < (last ? m : 0); r++) store(y, w, row + i + r, panel, acc[r]);
     }
@@ -230,7 +237,8 @@ void gemm_panel_plain(const struct gemm_kern *k, const struct weight *w, int pan
                       int n_rows, struct gemm_tile *tile) {
   size_t k_bytes = GEMM_PANEL * (size_t)gemm_format_of(w->dtype)->plain_bytes;
   const uint8_t *in = (const uint8_t *)w->packed + (size_t)panel * gemm_panel_bytes(w->dtype, w->cols);
-  int step = div_up(n_rows, div_up(n_rows, k->plain_rows_max)); /* passes alike: 5 rows of at most 4 are 3 + 2 */
+  int most = k->types[w->dtype].plain_rows_max ? k->types[w->dtype].plain_rows_max : k->plain_rows_max;
+  int step = div_up(n_rows, div_up(n_rows, most)); /* passes alike: 5 rows of at most 4 are 3 + 2 */
   memset(tile->acc, 0, (size_t)n_rows * sizeof tile->acc[0]);
   for (int at = 0; at < w->cols; at += GEMM_RANGE_PLAIN) {
     int n = MIN(GEMM_RANGE_PLAIN, w->cols - at);
@@ -238,6 +246,13 @@ void gemm_panel_plain(const struct gemm_kern *k, const struct weight *w, int pan
       k->types[w->dtype].plain_rows(in + (size_t)at * k_bytes, n, MIN(step, n_rows - i),
                                     (const char *)x + (size_t)i * x_bytes + (size_t)at * elem_bytes, x_bytes, tile->acc + i);
   }
+}
+
+static void begin(const struct call *c, const struct part *p) {
+  if (c->kern->gemm->begin) c->kern->gemm->begin(p->w->dtype, p->n_rows);
+}
+static void end(const struct call *c) {
+  if (c->kern->gemm->end) c->kern->gemm->end();
 }
 
 static void quantised_few(const struct call *c, const struct part *p, struct gemm_tile *tile) {
@@ -255,7 +270,9 @@ static void quantised_rows(const struct call *c, const struct part *p, struct ge
   const struct rows *r = &c->rows;
   size_t at = block_at(r, p->row, 0);
   struct gemm_x x = {r->codes + at * GEMM_BLOCK, r->blocks + at};
+  begin(c, p);
   for (int panel = p->from; panel < p->to; panel++) panel_codes(c->kern->gemm, p->w, panel, x, r->group, p->n_rows, tile, p->y, p->row);
+  end(c);
 }
 
 static const void *plain_x(const struct call *c, const struct weight *w, int row, size_t *row_bytes, size_t *elem_bytes) {
@@ -275,18 +292,18 @@ static void plain_part(const struct call *c, const struct part *p, struct gemm_t
   size_t row_bytes, elem_bytes, panel_bytes = gemm_panel_bytes(p->w->dtype, p->w->cols);
   const char *x = plain_x(c, p->w, p->row, &row_bytes, &elem_bytes);
   const uint8_t *packed = p->w->packed;
-  if (p->n_rows == 1) {
-    for (int panel = p->from, n; panel < p->to; panel += n) {
-      n = MIN(g->plain_panels_max, p->to - panel);
-      g->types[p->w->dtype].plain_one(tile->acc, packed + (size_t)panel * panel_bytes, panel_bytes, n, x, p->w->cols);
-      for (int i = 0; i < n; i++) store(p->y, p->w, p->row, panel + i, tile->acc[i]);
-    }
-    return;
+  begin(c, p);
+  for (int panel = p->from, n; p->n_rows == 1 && panel < p->to; panel += n) {
+    n = MIN(g->plain_panels_max, p->to - panel);
+    g->types[p->w->dtype].plain_one(tile->acc, packed + (size_t)panel * panel_bytes, panel_bytes, n, x, p->w->cols);
+    for (int i = 0; i < n; i++) store(p->y, p->w, p->row, panel + i, tile->acc[i]);
   }
-  for (int panel = p->from; panel < p->to; panel++) {
+  for (int panel = p->from; p->n_rows > 1 && panel < p->to; panel++) {
+    for (int i = 0; i < p->n_rows; i++) __builtin_prefetch(tensor_row(p->y, p->row + i) + panel * GEMM_PANEL, 1);
     gemm_panel_plain(g, p->w, panel, x, row_bytes, elem_bytes, p->n_rows, tile);
     for (int i = 0; i < p->n_rows; i++) store(p->y, p->w, p->row + i, panel, tile->acc[i]);
   }
+  end(c);
 }
 
 /* Ranges of k outermost: that of the rows lies in the second-level cache while all panels go over it, that of a panel in the first. */
@@ -345,8 +362,9 @@ static int plan(struct call *c, int n_workers) {
   c->items_per_tile = 0;
   if (!is_ref(c->kern)) {
     size_t row_bytes = (size_t)div_up(cols, GEMM_BLOCK) * (GEMM_BLOCK + sizeof(struct gemm_block));
-    int most = (int)MIN((size_t)GEMM_TILE_ROWS, MAX((size_t)16, TILE_X_BYTES / row_bytes / GROUP_MAX * GROUP_MAX));
-    int group = c->wide ? c->kern->gemm->plain_rows_max : GROUP_MAX;
+    size_t x_bytes = c->kern->gemm->tile_x_bytes ? c->kern->gemm->tile_x_bytes : TILE_X_BYTES;
+    int most = (int)MIN((size_t)GEMM_TILE_ROWS, MAX((size_t)16, x_bytes / row_bytes / GEMM_GROUP_MAX * GEMM_GROUP_MAX));
+    int group = c->wide ? c->kern->gemm->plain_rows_max : GEMM_GROUP_MAX;
     if (c->wide) most = GEMM_WIDE_ROWS;
     n_tiles = div_up(rows, most);
     c->tile_rows = div_up(div_up(rows, n_tiles), group) * group; /* a tile starts with a group */

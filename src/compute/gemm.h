@@ -5,7 +5,7 @@
  *      Per output element there is one order: ascending blocks of k, one accumulator. No split over k.
  *   2. Fast levels multiply quantised weights (unpacked to integers) with 8-bit activations: per row and block of 32 a scale d = max|x| / 127
  *      and q = round(x / d). Integer sums inside a block are exact; the only float order is over blocks.
- *      bf16 weights: bf16 products (avx512) or float32 (avx2). f16 and f32 weights: float32.
+ *      bf16 weights: bf16 products (avx512; denormal numbers count as zeros) or float32 (avx2). f16 and f32 weights: float32.
  *   3. The reference level multiplies float32 activations with dequantised weights straight from the file's bytes: it must meet float32 bounds.
  *   4. Packing keeps every bit of a weight: unpacking gives exactly what dtype_to_f32 gives.
  *   5. NaN or infinity in a row of x makes that row's outputs not finite (fast levels, quantised weights: NaN), never silently finite. Blocks of

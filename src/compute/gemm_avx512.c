@@ -1,12 +1,10 @@
-/* gemm_avx512.c — inner loops of matrix products with AVX-512 VNNI, and the tables of both levels that have it: bf16 products are in
- * gemm_avx512bf16.c, as not every machine with VNNI has them.
+/* gemm_avx512.c — inner loops of matrix products with AVX-512 VNNI, and the tables of the variants that have it: bf16 products are in
+ * gemm_avx512bf16.c, tiles in gemm_amx.c, as not every machine with VNNI has them.
  *
  * Codes of 16 weight rows x 4 k are one register; the activations of those 4 k are one broadcast dword. Sums start where gemm_vnni.h says. Where two
  * pipes do vpdpbusd and fma, 8 rows of x and a block take 80 of their slots, 64 for products (88 with minima, 96 with scales per 16), and 83 loads.
  */
-#include "compute/vec_avx512.h"
-
-#include "compute/gemm_vnni.h"
+#include "compute/gemm_vnni512.h"
 
 enum { ROWS_MAX = 8, FEW_MAX = 4, PLAIN_ROWS_MAX = 8, PLAIN_PANELS_MAX = 4, GROUPS = 8, AHEAD_BYTES = 4096 };
 
@@ -116,15 +114,7 @@ static ALWAYS_INLINE void unpack(const struct gemm_format f, struct gemm_tile *r
 
 /* --- products --------------------------------------------------------------------------------------------------------- */
 
-static ALWAYS_INLINE vec as_float(__m512i sum) { return _mm512_castsi512_ps(sum); }
 static ALWAYS_INLINE vec broadcast(const float *x) { return vec_set1(*x); }
-static ALWAYS_INLINE vec magic_times(vec scale) { return vec_mul(scale, vec_set1(-VNNI_MAGIC)); }
-
-/* Part s of a block: a sum that started at M, times its scale; the second is added to t, the first. */
-static ALWAYS_INLINE vec scaled(vec t, __m512i sum, vec scale, vec magic, const int s) {
-  if (s == 0) return vec_fma(as_float(sum), scale, magic);
-  return vec_fma(vec_sub(as_float(sum), vec_set1(VNNI_MAGIC)), scale, t);
-}
 
 /* Straight from the packed bytes, for a group of `group` rows of which n_rows are there: while the weights come from memory, unpacking them
  * for each use costs nothing. */
@@ -150,7 +140,7 @@ static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const
       load_scales(f, scale, min, header, d, dmin, b);
       __m512i less[2];
       for (int s = 0; s < parts; s++) less[s] = neg_start(w, parts, s);
-      vec magic = magic_times(scale[0]);
+      vec magic = vnni_magic_times(scale[0]);
       GEMM_UNROLL(1)
       for (int r = 0; r < n_rows; r++) {
         vec t = vec_zero();
@@ -160,7 +150,7 @@ static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const
           GEMM_UNROLL(8)
           for (int g = s * GROUPS / parts; g < (s + 1) * GROUPS / parts; g++)
             sum = _mm512_dpbusd_epi32(sum, broadcast4(a + r * GEMM_BLOCK + 4 * g), w[g]);
-          t = scaled(t, _mm512_sub_epi32(sum, less[s]), scale[s], magic, s);
+          t = vnni_scaled(t, _mm512_sub_epi32(sum, less[s]), scale[s], magic, s);
         }
         for (int s = 0; s < (f.mins ? parts : 0); s++) t = vec_fma(min[s], broadcast(vnni_neg_sum(blocks + r, parts, s)), t);
         acc[r] = vec_fma(t, broadcast(&vnni_block(blocks + r)->d), acc[r]);
@@ -170,15 +160,15 @@ static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const
   for (int r = 0; r < n_rows; r++) vec_store(y[r], acc[r]);
 }
 
-/* What the kernels of several rows depend on: scales per block, minima. */
-static ALWAYS_INLINE void rows_n(const int n_rows, const int parts, const bool mins, const struct gemm_tile *restrict tile, int n_blocks,
-                                 struct gemm_x x, float (*restrict y)[GEMM_PANEL], struct gemm_ahead ahead) {
+/* What the kernels of several rows depend on: the group of x that a part of it lies in, scales per block, minima. */
+static ALWAYS_INLINE void rows_n(const int n_rows, const int group, const int parts, const bool mins, const struct gemm_tile *restrict tile,
+                                 int n_blocks, struct gemm_x x, float (*restrict y)[GEMM_PANEL], struct gemm_ahead ahead) {
   const int8_t *a = x.codes;
   const struct gemm_block *blocks = x.blocks;
   vec acc[ROWS_MAX];
   GEMM_UNROLL(8)
   for (int r = 0; r < n_rows; r++) acc[r] = vec_load(y[r]);
-  for (int b = 0; b < n_blocks; b++, a += ROWS_MAX * GEMM_BLOCK, blocks += ROWS_MAX) {
+  for (int b = 0; b < n_blocks; b++, a += group * GEMM_BLOCK, blocks += group) {
     for (int i = 0; i < ahead.bytes_per_block; i += 64) _mm_prefetch((const char *)ahead.p + i, _MM_HINT_T0);
     ahead.p += ahead.bytes_per_block;
     vec t[ROWS_MAX];
@@ -193,9 +183,9 @@ static ALWAYS_INLINE void rows_n(const int n_rows, const int parts, const bool m
         GEMM_UNROLL(8)
         for (int r = 0; r < n_rows; r++) sum[r] = _mm512_dpbusd_epi32(sum[r], broadcast4(a + r * GEMM_BLOCK + 4 * g), w);
       }
-      vec scale = vec_load(tile->scales[b][s]), magic = magic_times(scale);
+      vec scale = vec_load(tile->scales[b][s]), magic = vnni_magic_times(scale);
       GEMM_UNROLL(8)
-      for (int r = 0; r < n_rows; r++) t[r] = scaled(t[r], sum[r], scale, magic, s);
+      for (int r = 0; r < n_rows; r++) t[r] = vnni_scaled(t[r], sum[r], scale, magic, s);
     }
     for (int s = 0; s < (mins ? parts : 0); s++) {
       vec min = vec_load(tile->mins[b][s]);
@@ -212,17 +202,37 @@ static ALWAYS_INLINE void rows_n(const int n_rows, const int parts, const bool m
 #define ROWS(name, parts, mins)                                                                                                            \
   static void name(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, float(*restrict acc)[GEMM_PANEL],     \
                    struct gemm_ahead ahead) {                                                                                              \
-    GEMM_BY_ROWS_8(n_rows, rows_n, parts, mins, tile, n_blocks, x, acc, ahead);                                                            \
+    GEMM_BY_ROWS_8(n_rows, rows_n, ROWS_MAX, parts, mins, tile, n_blocks, x, acc, ahead);                                                  \
   }
 ROWS(rows_32, 1, false)
 ROWS(rows_32_min, 1, true)
 ROWS(rows_16, 2, false)
 ROWS(rows_16_min, 2, true)
 
+/* For the groups of the variant with tiles: half of one after the other. */
+#define ROWS_AMX(name, parts, mins)                                                                                                        \
+  static void name##_amx(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x,                                 \
+                         float(*restrict acc)[GEMM_PANEL], struct gemm_ahead ahead) {                                                      \
+    GEMM_BY_ROWS_8(MIN(n_rows, ROWS_MAX), rows_n, GEMM_AMX_ROWS, parts, mins, tile, n_blocks, x, acc, ahead);                              \
+    if (n_rows <= ROWS_MAX) return;                                                                                                        \
+    x.codes += ROWS_MAX * GEMM_BLOCK;                                                                                                      \
+    x.blocks += ROWS_MAX;                                                                                                                  \
+    ahead.bytes_per_block = 0;                                                                                                             \
+    GEMM_BY_ROWS_8(n_rows - ROWS_MAX, rows_n, GEMM_AMX_ROWS, parts, mins, tile, n_blocks, x, acc + ROWS_MAX, ahead);                       \
+  }
+ROWS_AMX(rows_32, 1, false)
+ROWS_AMX(rows_32_min, 1, true)
+ROWS_AMX(rows_16, 2, false)
+ROWS_AMX(rows_16_min, 2, true)
+
 #define KERNELS(name, ...)                                                                                                                 \
   static void few_##name(float(*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, struct gemm_x x, int n_blocks, int n_rows) {       \
     if (n_rows == 1) few((struct gemm_format){__VA_ARGS__, 0}, 1, 1, y, panel, x, n_blocks);                                               \
     else few((struct gemm_format){__VA_ARGS__, 0}, ROWS_MAX, n_rows, y, panel, x, n_blocks);                                               \
+  }                                                                                                                                        \
+  static void few_##name##_amx(float(*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, struct gemm_x x, int n_blocks, int n_rows) { \
+    if (n_rows == 1) few_##name(y, panel, x, n_blocks, 1);                                                                                 \
+    else few((struct gemm_format){__VA_ARGS__, 0}, GEMM_AMX_ROWS, n_rows, y, panel, x, n_blocks);                                          \
   }                                                                                                                                        \
   static void unpack_##name(struct gemm_tile *restrict tile, const uint8_t *restrict p, int n_blocks) {                                    \
     unpack((struct gemm_format){__VA_ARGS__, 0}, tile, p, n_blocks);                                                                       \
@@ -329,12 +339,15 @@ static void quantise_row(int8_t *restrict codes, struct gemm_block *restrict blo
 }
 
 /* clang-format off */
-#define TYPE(name, rows_kernel) [DTYPE_##name] = {.few = few_##name, .unpack = unpack_##name, .rows = rows_kernel}
+#define TYPE(name, rows_kernel, groups_kernel) [DTYPE_##name] = {.few = few_##name, .unpack = unpack_##name, .rows = rows_kernel}
+#define TYPE_AMX(name, rows_kernel, groups_kernel)                                                                                         \
+  [DTYPE_##name] = {.few = few_##name##_amx, .unpack = unpack_##name, .rows = rows_kernel##_amx, .groups = groups_kernel}
 #define TYPE_PLAIN(name, expand) [DTYPE_##name] = {.plain_one = plain_one_##name, .plain_rows = plain_rows_##name, .plain_expand = expand}
-#define TYPES_QUANTISED                                                                                                                    \
-  TYPE(Q4_0, rows_32), TYPE(Q4_1, rows_32_min), TYPE(Q5_0, rows_32), TYPE(Q5_1, rows_32_min),                                              \
-  TYPE(Q8_0, rows_32), TYPE(Q2_K, rows_16_min), TYPE(Q3_K, rows_16), TYPE(Q4_K, rows_32_min),                                              \
-  TYPE(Q5_K, rows_32_min), TYPE(Q6_K, rows_16), TYPE(IQ4_NL, rows_32), TYPE(IQ4_XS, rows_32)
+#define TYPES_QUANTISED(T)                                                                                                                 \
+  T(Q4_0, rows_32, gemm_amx_groups), T(Q4_1, rows_32_min, gemm_amx_groups_min), T(Q5_0, rows_32, gemm_amx_groups),                         \
+  T(Q5_1, rows_32_min, gemm_amx_groups_min), T(Q8_0, rows_32, gemm_amx_groups), T(Q2_K, rows_16_min, NULL), T(Q3_K, rows_16, NULL),        \
+  T(Q4_K, rows_32_min, gemm_amx_groups_min), T(Q5_K, rows_32_min, gemm_amx_groups_min), T(Q6_K, rows_16, NULL),                            \
+  T(IQ4_NL, rows_32, gemm_amx_groups), T(IQ4_XS, rows_32, gemm_amx_groups)
 #define COMMON                                                                                                                             \
   .rows_max = ROWS_MAX, .few_max = FEW_MAX, .plain_rows_max = PLAIN_ROWS_MAX, .plain_panels_max = PLAIN_PANELS_MAX,                        \
   .quantise_row = quantise_row
@@ -342,13 +355,29 @@ static void quantise_row(int8_t *restrict codes, struct gemm_block *restrict blo
 const struct gemm_kern gemm_avx512 = {
     COMMON,
     .wide_rows = wide_rows,
-    .types = {TYPES_QUANTISED, TYPE_PLAIN(F32, NULL), TYPE_PLAIN(F16, expand_F16), TYPE_PLAIN(BF16, expand_BF16)},
+    .types = {TYPES_QUANTISED(TYPE), TYPE_PLAIN(F32, NULL), TYPE_PLAIN(F16, expand_F16), TYPE_PLAIN(BF16, expand_BF16)},
 };
 
 const struct gemm_kern gemm_avx512bf16 = {
     COMMON,
     .bf16_row = gemm_bf16_row,
-    .types = {TYPES_QUANTISED, TYPE_PLAIN(F32, NULL), TYPE_PLAIN(F16, expand_F16),
+    .types = {TYPES_QUANTISED(TYPE), TYPE_PLAIN(F32, NULL), TYPE_PLAIN(F16, expand_F16),
               [DTYPE_BF16] = {.plain_one = gemm_plain_one_bf16, .plain_rows = gemm_plain_rows_bf16}},
+};
+
+const struct gemm_kern gemm_amx = {
+    .begin = gemm_amx_begin,
+    .end = gemm_amx_end,
+    .tile_x_bytes = 768 << 10, /* these processors have 2 MiB of second-level cache */
+    .rows_max = GEMM_AMX_ROWS,
+    .few_max = FEW_MAX,
+    .groups_from = GEMM_AMX_LEAST,
+    .groups_rows = 64,
+    .plain_rows_max = PLAIN_ROWS_MAX,
+    .plain_panels_max = PLAIN_PANELS_MAX,
+    .quantise_row = quantise_row,
+    .bf16_row = gemm_amx_bf16_row,
+    .types = {TYPES_QUANTISED(TYPE_AMX), TYPE_PLAIN(F32, NULL), TYPE_PLAIN(F16, expand_F16),
+              [DTYPE_BF16] = {.plain_one = gemm_amx_plain_one, .plain_rows = gemm_amx_plain_rows, .plain_rows_max = GEMM_AMX_PLAIN_ROWS}},
 };
 /* clang-format on */

@@ -12,6 +12,7 @@ static const struct variant {
     {&kern_avxvnni, CPU_AVX2 | CPU_AVX_VNNI},
     {&kern_avx512, CPU_AVX2 | CPU_AVX512},
     {&kern_avx512bf16, CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16},
+    {&kern_amx, CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16 | CPU_AMX},
 #endif
 };
 
@@ -20,10 +21,12 @@ enum {
   LEAF1_ECX_AVX2 = 1 << 12 | 1 << 27 | 1 << 28 | 1 << 29, /* FMA, OSXSAVE, AVX, F16C */
   LEAF7_EBX_AVX2 = 1 << 5 | 1 << 8,                       /* AVX2, BMI2 */
   LEAF7_ECX_VNNI = 1 << 11,
+  LEAF7_EDX_AMX = 1 << 22 | 1 << 24 | 1 << 25, /* BF16, TILE, INT8 */
   LEAF7_1_EAX_AVX_VNNI = 1 << 4,
   LEAF7_1_EAX_BF16 = 1 << 5,
   XCR0_AVX = 0x06,
   XCR0_AVX512 = 0xe6,
+  XCR0_AMX = 0x60000,
 };
 #define LEAF7_EBX_AVX512 (1u << 16 | 1u << 17 | 1u << 30 | 1u << 31) /* F, DQ, BW, VL */
 
@@ -37,6 +40,7 @@ unsigned kern_features(const struct cpu_words *w) {
   if (!all(w->leaf7_ebx, LEAF7_EBX_AVX512) || !all(w->leaf7_ecx, LEAF7_ECX_VNNI) || !all(w->xcr0, XCR0_AVX512)) return f;
   f |= CPU_AVX512;
   if (all(w->leaf7_1_eax, LEAF7_1_EAX_BF16)) f |= CPU_AVX512_BF16;
+  if (all(w->leaf7_edx, LEAF7_EDX_AMX) && all(w->xcr0, XCR0_AMX)) f |= CPU_AMX;
   return f;
 }
 
@@ -51,15 +55,31 @@ const struct kern *kern_choose(enum isa isa, unsigned features) {
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__) && !defined(CYGNET_SIMDE)
+#define ASK_FOR_TILES
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+/* Linux lets a process use tiles once it has asked: from then on each of its threads has room for them. To ask again is a system call and no more. */
+static bool tiles_granted(void) {
+#ifdef ASK_FOR_TILES
+  enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+  return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+  return false;
+#endif
+}
 
 static unsigned features_here(void) {
   struct cpu_words w = {0};
   unsigned a, b, c, d;
   if (!__get_cpuid(1, &a, &b, &w.leaf1_ecx, &d)) return 0;
   if (w.leaf1_ecx & bit_OSXSAVE) __asm__ volatile("xgetbv" : "=a"(w.xcr0), "=d"(d) : "c"(0));
-  if (!__get_cpuid_count(7, 0, &a, &w.leaf7_ebx, &w.leaf7_ecx, &d)) return 0;
+  if (!__get_cpuid_count(7, 0, &a, &w.leaf7_ebx, &w.leaf7_ecx, &w.leaf7_edx)) return 0;
   if (a >= 1) __get_cpuid_count(7, 1, &w.leaf7_1_eax, &b, &c, &d);
-  return kern_features(&w);
+  unsigned f = kern_features(&w);
+  return f & CPU_AMX && !tiles_granted() ? f & ~(unsigned)CPU_AMX : f;
 }
 #else
 static unsigned features_here(void) { return 0; }
@@ -69,7 +89,7 @@ static unsigned features_here(void) { return 0; }
 static unsigned features_run(void) {
   unsigned f = features_here();
 #ifdef CYGNET_SIMDE
-  if (f & CPU_AVX2) f |= CPU_AVX_VNNI | CPU_AVX512 | CPU_AVX512_BF16;
+  if (f & CPU_AVX2) f |= CPU_AVX_VNNI | CPU_AVX512 | CPU_AVX512_BF16 | CPU_AMX;
 #endif
   return f;
 }

@@ -18,7 +18,7 @@ struct attend_kern; /* attend.h */
 
 struct kern {
   enum isa isa;
-  const char *name; /* of the variant: "ref", "avx2", "avx2+vnni", "avx512", "avx512+bf16" */
+  const char *name; /* of the variant: "ref", "avx2", "avx2+vnni", "avx512", "avx512+bf16", "avx512+amx" */
   const struct gemm_kern *gemm;
   const struct attn_kern *attn;
   const struct attend_kern *attend;
@@ -52,10 +52,11 @@ struct kern {
  *   avx2     avx2          AVX2, FMA, F16C, BMI2                   Haswell; Zen 1 to 3; Skylake-X, whose AVX-512 has no VNNI
  *            avx2+vnni     and AVX-VNNI                            Alder Lake to Arrow Lake
  *   avx512   avx512        AVX-512 F, BW, DQ, VL, VNNI             Cascade Lake, Ice Lake, Tiger Lake
- *            avx512+bf16   and AVX512_BF16                         Cooper Lake, Sapphire Rapids, Zen 4, Zen 5
+ *            avx512+bf16   and AVX512_BF16                         Cooper Lake, Zen 4, Zen 5
+ *            avx512+amx    and AMX_TILE, AMX_INT8, AMX_BF16        Sapphire Rapids, Emerald Rapids, Granite Rapids
  *
- * and registers that the operating system saves. Variants of a level may differ in the last bits; the two of avx512 differ only where weights are
- * bf16. ISA_AUTO picks the last one that this machine has. NULL and a sentence when the machine lacks what was asked for. */
+ * and registers that the operating system saves; those of AMX it must be asked for. Variants of a level may differ in the last bits; those of avx512
+ * differ only where weights, or keys and values, are bf16. ISA_AUTO picks the last one that this machine has. NULL and a sentence when the machine lacks what was asked for. */
 const struct kern *kern_select(enum isa isa, struct err *e);
 bool kern_available(enum isa isa);
 
@@ -64,16 +65,16 @@ const struct kern *kern_variant(int i);
 
 /* The choice by itself, for any processor: what CPUID and XGETBV say, the features that follow, the variant. NULL: none of the level. */
 struct cpu_words {
-  unsigned leaf1_ecx, leaf7_ebx, leaf7_ecx, leaf7_1_eax, xcr0;
+  unsigned leaf1_ecx, leaf7_ebx, leaf7_ecx, leaf7_edx, leaf7_1_eax, xcr0;
 };
-enum { CPU_AVX2 = 1, CPU_AVX_VNNI = 2, CPU_AVX512 = 4, CPU_AVX512_BF16 = 8 };
+enum { CPU_AVX2 = 1, CPU_AVX_VNNI = 2, CPU_AVX512 = 4, CPU_AVX512_BF16 = 8, CPU_AMX = 16 };
 unsigned kern_features(const struct cpu_words *w);
 const struct kern *kern_choose(enum isa isa, unsigned features);
 
 extern const struct kern kern_ref;
 #if defined(__x86_64__)
 extern const struct kern kern_avx2, kern_avxvnni;
-extern const struct kern kern_avx512, kern_avx512bf16;
+extern const struct kern kern_avx512, kern_avx512bf16, kern_amx;
 #endif
 
 #endif

@@ -12,7 +12,6 @@
 #include "compute/gemm_kern.h"
 
 enum {
-  GROUP_MAX = 8,
   ITEMS_PER_WORKER = 16,
   ROUTE_ELEMS = 4096,   /* logits whose routing is worth an item */
   PREPARE_ELEMS = 8192, /* activations likewise */
@@ -28,7 +27,9 @@ struct moe_plan { /* what a step's choices decide */
 
 static size_t pairs_most(const struct moe_shape *s) { return (size_t)s->rows_max * (size_t)s->n_used; }
 static size_t segments_most(const struct moe_shape *s) { return MIN((size_t)s->n_experts, pairs_most(s)); }
-static size_t places_most(const struct moe_shape *s) { return align_up(pairs_most(s) + segments_most(s) * (GROUP_MAX - 1), GROUP_MAX); }
+static size_t places_most(const struct moe_shape *s) {
+  return align_up(pairs_most(s) + segments_most(s) * (GEMM_GROUP_MAX - 1), GEMM_GROUP_MAX);
+}
 
 /* Odd numbers of cache lines, as in cpu.c. */
 static size_t row_stride(int cols) { return (align_up((size_t)cols * sizeof(float), 64) / 64 | 1) * 64; }
@@ -281,6 +282,14 @@ static void product(const struct kern *k, const struct product *p, struct gemm_t
   else product_plain(k, p, form, tile);
 }
 
+/* Before and after products of n_rows rows of a segment. */
+static void begin(const struct kern *k, const struct weight *w, int n_rows) {
+  if (k->gemm->begin) k->gemm->begin(w->dtype, n_rows);
+}
+static void end(const struct kern *k) {
+  if (k->gemm->end) k->gemm->end();
+}
+
 /* Panels that are computed at once: several where one row alone would wait for its own sums. */
 static int panels_at_once(const struct kern *k, const struct weight *w, int n_rows) {
   return n_rows == 1 && !is_ref(k) && form_of(k, w) != FORM_CODES ? k->gemm->plain_panels_max : 1;
@@ -302,11 +311,13 @@ static void gate_up_item(void *ctx, int item, int worker) {
   int from = item % plan->items_per_segment * plan->panels_per_item;
   int to = MIN(from + plan->panels_per_item, div_up(gate->rows, GEMM_PANEL));
   int most = MIN(panels_at_once(c->kern, gate, g->n_rows), panels_at_once(c->kern, up, g->n_rows));
-  for (int panel = from, n; panel < to; panel += n) {
-    n = MIN(most, to - panel);
-    for (int row = 0; row < g->n_rows; row += GEMM_TILE_ROWS) {
-      struct product p = {.x = &s->x, .segment = of_x, .row = row, .panel = panel, .n_panels = n};
-      p.n_rows = MIN(GEMM_TILE_ROWS, g->n_rows - row);
+  for (int row = 0; row < g->n_rows; row += GEMM_TILE_ROWS) {
+    struct product p = {.x = &s->x, .segment = of_x, .row = row, .n_rows = MIN(GEMM_TILE_ROWS, g->n_rows - row)};
+    begin(c->kern, gate, p.n_rows);
+    for (int panel = from, n; panel < to; panel += n) {
+      n = MIN(most, to - panel);
+      p.panel = panel;
+      p.n_panels = n;
       p.w = gate;
       product(c->kern, &p, &a->gate, a->ref);
       p.w = up;
@@ -316,6 +327,7 @@ static void gate_up_item(void *ctx, int item, int worker) {
         c->kern->gated(tensor_row(&s->act, place) + at, a->gate.acc[i], a->up.acc[i], c->act, MIN(GEMM_PANEL, gate->rows - at));
       }
     }
+    end(c->kern);
   }
 }
 
@@ -356,11 +368,13 @@ static void down_item(void *ctx, int item, int worker) {
     const struct moe_segment *g = &s->segments[i];
     const struct weight *w = &c->m->down[g->expert];
     int most = panels_at_once(c->kern, w, g->n_rows);
-    for (int panel = from, n; panel < to; panel += n) {
-      n = MIN(most, to - panel);
-      for (int row = 0; row < g->n_rows; row += GEMM_TILE_ROWS) {
-        struct product p = {.w = w, .x = &act, .segment = *g, .row = row, .panel = panel, .n_panels = n};
-        p.n_rows = MIN(GEMM_TILE_ROWS, g->n_rows - row);
+    for (int row = 0; row < g->n_rows; row += GEMM_TILE_ROWS) {
+      struct product p = {.w = w, .x = &act, .segment = *g, .row = row, .n_rows = MIN(GEMM_TILE_ROWS, g->n_rows - row)};
+      begin(c->kern, w, p.n_rows);
+      for (int panel = from, n; panel < to; panel += n) {
+        n = MIN(most, to - panel);
+        p.panel = panel;
+        p.n_panels = n;
         fetch_outputs(c, g->place + row, p.n_rows, panel);
         product(c->kern, &p, &a->gate, a->ref);
         for (int j = 0; j < MAX(n, p.n_rows); j++) {
@@ -369,6 +383,7 @@ static void down_item(void *ctx, int item, int worker) {
           add_shared(tensor_row(&c->y, place->row) + at, a->gate.acc[j], place->share, MIN(GEMM_PANEL, hidden - at));
         }
       }
+      end(c->kern);
     }
   }
 }

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "attn_limit.h"
 #include "base/mem.h"
 #include "base/record.h"
 #include "compute/attn.h"

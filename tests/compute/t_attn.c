@@ -10,7 +10,7 @@ enum { PICTURE_WORLDS = 80 };
 
 static struct workers *pools[4]; /* by number of threads; [1] stays NULL = none */
 
-static const struct kern *levels[4];
+static const struct kern *levels[8]; /* every variant that runs here */
 static int n_levels;
 
 static int start(void **state) {
@@ -20,10 +20,7 @@ static int start(void **state) {
     pools[i] = workers_new(i, &e);
     if (!pools[i]) fail_msg("%s", e.msg);
   }
-  static const enum isa isas[] = {ISA_REF, ISA_AVX2, ISA_AVX512};
-  for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
-    if (kern_available(isas[i])) levels[n_levels++] = kern_select(isas[i], &e);
-  }
+  for (const struct kern *k; n_levels < (int)ARRAY_LEN(levels) && (k = kern_variant(n_levels)); n_levels++) levels[n_levels] = k;
   printf("levels:");
   for (int i = 0; i < n_levels; i++) printf(" %s", levels[i]->name);
   printf("\n");
@@ -44,7 +41,8 @@ static void expect_near(const struct world *w, const float *got, const float *wa
   for (size_t i = 0; i < n; i++) n_set += want[i] != 0;
   rel_max *= sqrt((double)n_set / (double)n);
   worst_max = MAX(worst_max, rel_max), worst_l2 = MAX(worst_l2, rel_l2);
-  if (!(rel_max < 2e-5 && rel_l2 < 2e-6)) {
+  const double limit = attn_limit(what, w->kv_dtype);
+  if (!(rel_max < 10 * limit && rel_l2 < limit)) {
     fail_msg("%s: head_dim %d, group %d, window %d, %s: rel_max %g, rel_l2 %g", what, w->layers[0].head_dim,
              w->layers[0].n_q / w->layers[0].n_kv, w->window, dtype_info(w->kv_dtype)->name, rel_max, rel_l2);
   }
@@ -266,38 +264,53 @@ static void rows_of_a_picture_see_each_other(void **state) {
   }
 }
 
-/* A row whose own key is a NaN spoils itself and later rows that see it, no earlier one, and no row whose window is past it. */
+/* A row whose own value is a NaN spoils itself and later rows that see it, no earlier one, and no row whose window is past it. */
+static void nan_stays_with(const struct kern *kern, enum dtype t, int n_q, int head_dim) {
+  const struct attn_layer layer = {KV_SLIDING, n_q, 1, head_dim, 0.25f, 0};
+  struct attn_config c = {.layers = &layer, .n_layers = 1, .kv_dtype = t, .page_tokens = 16, .rows_max = 16, .seqs_max = 1};
+  c.n_pages[KV_SLIDING] = 1, c.tokens_max = 16, c.kern = kern;
+  struct err e = {0};
+  struct attn *a = attn_cpu_ops.open(&c, &e);
+  assert_non_null(a);
+  struct batch b;
+  new_batch(&b, 16, 1, 1);
+  struct tensor q = new_tensor(16, n_q * head_dim), k = new_tensor(16, head_dim), v = new_tensor(16, head_dim);
+  struct tensor out = new_tensor(16, n_q * head_dim);
+  b.n_rows = 16, b.n_seqs = 1, b.q_start[1] = 16, b.page[KV_SLIDING][0] = 1;
+  for (int i = 0; i < 16; i++) {
+    b.pos[i] = i, b.lo[KV_SLIDING][i] = (int32_t)kv_window_lo(i, 3), b.hi[KV_SLIDING][i] = i + 1, b.slot[KV_SLIDING][i] = 16 + i;
+    for (int d = 0; d < n_q * head_dim; d++) tensor_row(&q, i)[d] = 1;
+    for (int d = 0; d < head_dim; d++) {
+      tensor_row(&k, i)[d] = (float)i;
+      tensor_row(&v, i)[d] = i == 6 ? NAN : 1;
+    }
+  }
+  attn_cpu_ops.prepare(a, &b);
+  attn_cpu_ops.run(a, 0, &q, &k, &v, &out);
+  for (int i = 0; i < 16; i++) {
+    for (int d = 0; d < n_q * head_dim; d++) {
+      float x = tensor_row(&out, i)[d];
+      if (i >= 6 && i < 9) assert_true(isnan(x));
+      else assert_true(fabs((double)x - 1) < 1e-6 * (t == DTYPE_BF16 ? 10 : 1));
+    }
+  }
+  free(q.data);
+  free(k.data);
+  free(v.data);
+  free(out.data);
+  free_batch(&b);
+  attn_cpu_ops.close(a);
+}
 static void nan_stays_with_those_who_see_it(void **state) {
   (void)state;
+  static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
   for (int level = 0; level < n_levels; level++) {
-    const struct attn_layer layer = {KV_SLIDING, 1, 1, 16, 0.25f, 0};
-    struct attn_config c = {.layers = &layer, .n_layers = 1, .kv_dtype = DTYPE_F32, .page_tokens = 16, .rows_max = 16, .seqs_max = 1};
-    c.n_pages[KV_SLIDING] = 1, c.tokens_max = 16, c.kern = levels[level];
-    struct err e = {0};
-    struct attn *a = attn_cpu_ops.open(&c, &e);
-    assert_non_null(a);
-    struct batch b;
-    new_batch(&b, 16, 1, 1);
-    struct tensor q = new_tensor(16, 16), k = new_tensor(16, 16), v = new_tensor(16, 16), out = new_tensor(16, 16);
-    b.n_rows = 16, b.n_seqs = 1, b.q_start[1] = 16, b.page[KV_SLIDING][0] = 1;
-    for (int i = 0; i < 16; i++) {
-      b.pos[i] = i, b.lo[KV_SLIDING][i] = (int32_t)kv_window_lo(i, 3), b.hi[KV_SLIDING][i] = i + 1, b.slot[KV_SLIDING][i] = 16 + i;
-      for (int d = 0; d < 16; d++) {
-        tensor_row(&q, i)[d] = 1, tensor_row(&k, i)[d] = (float)i;
-        tensor_row(&v, i)[d] = i == 6 ? NAN : 1;
+    for (size_t t = 0; t < ARRAY_LEN(types); t++) {
+      for (int n_q = 1; n_q <= 4; n_q += 3) { /* few lines, many */
+        nan_stays_with(levels[level], types[t], n_q, 16);
+        nan_stays_with(levels[level], types[t], n_q, 64);
       }
     }
-    attn_cpu_ops.prepare(a, &b);
-    attn_cpu_ops.run(a, 0, &q, &k, &v, &out);
-    for (int i = 0; i < 16; i++) {
-      for (int d = 0; d < 16; d++) assert_int_equal(isnan(tensor_row(&out, i)[d]), i >= 6 && i < 9);
-    }
-    free(q.data);
-    free(k.data);
-    free(v.data);
-    free(out.data);
-    free_batch(&b);
-    attn_cpu_ops.close(a);
   }
 }
 
@@ -382,7 +395,7 @@ static void kernels_convert_exactly(void **state) {
         b.n_rows = 1, b.n_seqs = 1, b.q_start[1] = 1, b.page[KV_FULL][0] = 1, b.hi[KV_FULL][0] = 1, b.slot[KV_FULL][0] = 1;
         for (int j = 0; j < d; j++) {
           /* exponents over the whole range of the type, subnormal halves included */
-          float x = ldexpf(test_rand_normal(&rand), test_rand_int(&rand, kv_dtypes[t] == DTYPE_F16 ? -26 : -60, 14));
+          float x = ldexpf(test_rand_normal(&rand), test_rand_int(&rand, kv_dtypes[t] == DTYPE_F16 ? -26 : -60, 12));
           tensor_row(&v, 0)[j] = x, tensor_row(&k, 0)[j] = -x, tensor_row(&q, 0)[j] = 0;
         }
         float want[128];

@@ -290,6 +290,7 @@ static void choice_by_processor(void **state) {
   (void)state;
   enum { SSE = 1u << 0 | 1u << 9 | 1u << 19 | 1u << 20, OSXSAVE = 1u << 27, AVX = 1u << 28, FMA = 1u << 12, F16C = 1u << 29 };
   enum { V3 = SSE | OSXSAVE | AVX | FMA | F16C, YMM = 0x07, ZMM = 0xe7, VNNI = 1u << 11, AVX_VNNI = 1u << 4, BF16 = 1u << 5 };
+  enum { AMX = 1u << 22 | 1u << 24 | 1u << 25, TMM = 0x600e7 };
   const unsigned avx2 = 1u << 5 | 1u << 8, skx = avx2 | 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31;
   static const char *const none = "none";
   const struct {
@@ -297,23 +298,32 @@ static void choice_by_processor(void **state) {
     struct cpu_words words;
     const char *automatic, *level_avx2, *level_avx512;
   } cases[] = {
-      {"Nehalem", {SSE, 0, 0, 0, 0}, "ref", none, none},
-      {"Sandy Bridge", {SSE | OSXSAVE | AVX, 0, 0, 0, YMM}, "ref", none, none},
-      {"Haswell, Zen 3", {V3, avx2, 0, 0, YMM}, "avx2", "avx2", none},
-      {"Haswell whose system saves no YMM", {V3, avx2, 0, 0, 0x03}, "ref", none, none},
-      {"Haswell without OSXSAVE", {V3 & ~OSXSAVE, avx2, 0, 0, 0}, "ref", none, none},
-      {"Haswell without FMA", {V3 & ~FMA, avx2, 0, 0, YMM}, "ref", none, none},
-      {"AVX2 without BMI2", {V3, 1u << 5, 0, 0, YMM}, "ref", none, none},
-      {"Skylake-X", {V3, skx, 0, 0, ZMM}, "avx2", "avx2", none},
-      {"Cascade Lake, Ice Lake", {V3, skx, VNNI, 0, ZMM}, "avx512", "avx2", "avx512"},
-      {"Ice Lake whose system saves no ZMM", {V3, skx, VNNI, 0, YMM}, "avx2", "avx2", none},
-      {"Ice Lake without VL", {V3, skx & ~(1u << 31), VNNI, 0, ZMM}, "avx2", "avx2", none},
-      {"Knights Landing", {V3, avx2 | 1u << 16 | 1u << 26 | 1u << 27 | 1u << 28, 0, 0, ZMM}, "avx2", "avx2", none},
-      {"Cooper Lake, Zen 4", {V3, skx, VNNI, BF16, ZMM}, "avx512+bf16", "avx2", "avx512+bf16"},
-      {"Alder Lake", {V3, avx2, 0, AVX_VNNI, YMM}, "avx2+vnni", "avx2+vnni", none},
-      {"Sapphire Rapids, Zen 5", {V3, skx, VNNI, AVX_VNNI | BF16, ZMM}, "avx512+bf16", "avx2+vnni", "avx512+bf16"},
-      {"Zen 5 whose system saves no ZMM", {V3, skx, VNNI, AVX_VNNI | BF16, YMM}, "avx2+vnni", "avx2+vnni", none},
-      {"BF16 without VNNI", {V3, skx, 0, BF16, ZMM}, "avx2", "avx2", none},
+      {"Nehalem", {SSE, 0, 0, 0, 0, 0}, "ref", none, none},
+      {"Sandy Bridge", {SSE | OSXSAVE | AVX, 0, 0, 0, 0, YMM}, "ref", none, none},
+      {"Haswell, Zen 3", {V3, avx2, 0, 0, 0, YMM}, "avx2", "avx2", none},
+      {"Haswell whose system saves no YMM", {V3, avx2, 0, 0, 0, 0x03}, "ref", none, none},
+      {"Haswell without OSXSAVE", {V3 & ~OSXSAVE, avx2, 0, 0, 0, 0}, "ref", none, none},
+      {"Haswell without FMA", {V3 & ~FMA, avx2, 0, 0, 0, YMM}, "ref", none, none},
+      {"AVX2 without BMI2", {V3, 1u << 5, 0, 0, 0, YMM}, "ref", none, none},
+      {"Skylake-X", {V3, skx, 0, 0, 0, ZMM}, "avx2", "avx2", none},
+      {"Cascade Lake, Ice Lake", {V3, skx, VNNI, 0, 0, ZMM}, "avx512", "avx2", "avx512"},
+      {"Ice Lake whose system saves no ZMM", {V3, skx, VNNI, 0, 0, YMM}, "avx2", "avx2", none},
+      {"Ice Lake without VL", {V3, skx & ~(1u << 31), VNNI, 0, 0, ZMM}, "avx2", "avx2", none},
+      {"Knights Landing", {V3, avx2 | 1u << 16 | 1u << 26 | 1u << 27 | 1u << 28, 0, 0, 0, ZMM}, "avx2", "avx2", none},
+      {"Cooper Lake, Zen 4", {V3, skx, VNNI, 0, BF16, ZMM}, "avx512+bf16", "avx2", "avx512+bf16"},
+      {"Alder Lake", {V3, avx2, 0, 0, AVX_VNNI, YMM}, "avx2+vnni", "avx2+vnni", none},
+      {"Zen 5", {V3, skx, VNNI, 0, AVX_VNNI | BF16, ZMM}, "avx512+bf16", "avx2+vnni", "avx512+bf16"},
+      {"Zen 5 whose system saves no ZMM", {V3, skx, VNNI, 0, AVX_VNNI | BF16, YMM}, "avx2+vnni", "avx2+vnni", none},
+      {"BF16 without VNNI", {V3, skx, 0, 0, BF16, ZMM}, "avx2", "avx2", none},
+      {"Sapphire Rapids", {V3, skx, VNNI, AMX, AVX_VNNI | BF16, TMM}, "avx512+amx", "avx2+vnni", "avx512+amx"},
+      {"Sapphire Rapids whose system saves no tiles",
+       {V3, skx, VNNI, AMX, AVX_VNNI | BF16, ZMM},
+       "avx512+bf16",
+       "avx2+vnni",
+       "avx512+bf16"},
+      {"Tiles without products of bytes", {V3, skx, VNNI, 1u << 22 | 1u << 24, BF16, TMM}, "avx512+bf16", "avx2", "avx512+bf16"},
+      {"Tiles without BF16", {V3, skx, VNNI, AMX, 0, TMM}, "avx512", "avx2", "avx512"},
+      {"Tiles whose system saves no ZMM", {V3, skx, VNNI, AMX, AVX_VNNI | BF16, 0x60007}, "avx2+vnni", "avx2+vnni", none},
   };
   for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
     const char *want[] = {cases[i].automatic, "ref", cases[i].level_avx2, cases[i].level_avx512};
@@ -331,10 +341,10 @@ static void choice_by_bits(void **state) {
   (void)state;
   uint64_t rand = 3;
   for (int n = 0; n < 20000; n++) {
-    const struct cpu_words full = {~0u, ~0u, ~0u, ~0u, ~0u};
+    const struct cpu_words full = {~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
     struct cpu_words w = full;
-    unsigned *words[] = {&w.leaf1_ecx, &w.leaf7_ebx, &w.leaf7_ecx, &w.leaf7_1_eax, &w.xcr0};
-    for (int cut = test_rand_int(&rand, 0, 3); cut > 0; cut--) *words[test_rand_int(&rand, 0, 4)] &= ~(1u << test_rand_int(&rand, 0, 31));
+    unsigned *words[] = {&w.leaf1_ecx, &w.leaf7_ebx, &w.leaf7_ecx, &w.leaf7_edx, &w.leaf7_1_eax, &w.xcr0};
+    for (int cut = test_rand_int(&rand, 0, 3); cut > 0; cut--) *words[test_rand_int(&rand, 0, 5)] &= ~(1u << test_rand_int(&rand, 0, 31));
     unsigned f = kern_features(&w);
     const bool ymm = w.leaf1_ecx >> 27 & w.leaf1_ecx >> 28 & w.leaf1_ecx >> 12 & w.leaf1_ecx >> 29 & w.leaf7_ebx >> 5 & w.leaf7_ebx >> 8 &
                      w.xcr0 >> 1 & w.xcr0 >> 2 & 1;
@@ -344,9 +354,12 @@ static void choice_by_bits(void **state) {
     assert_int_equal((f & CPU_AVX_VNNI) != 0, ymm && (w.leaf7_1_eax >> 4 & 1));
     assert_int_equal((f & CPU_AVX512) != 0, zmm);
     assert_int_equal((f & CPU_AVX512_BF16) != 0, zmm && (w.leaf7_1_eax >> 5 & 1));
+    assert_int_equal((f & CPU_AMX) != 0,
+                     zmm && (w.leaf7_edx >> 22 & w.leaf7_edx >> 24 & w.leaf7_edx >> 25 & w.xcr0 >> 17 & w.xcr0 >> 18 & 1));
     const struct kern *k = kern_choose(ISA_AUTO, f);
     assert_non_null(k);
-    assert_true(k == &kern_avx512bf16 || !(f & CPU_AVX512_BF16));
+    assert_true(k == &kern_amx || k == &kern_avx512bf16 || !(f & CPU_AVX512_BF16));
+    assert_int_equal(k == &kern_amx, (f & CPU_AVX512_BF16) && (f & CPU_AMX));
     assert_true(k->isa != ISA_AVX512 || zmm);
     assert_true(k->isa != ISA_AVX2 || (ymm && !zmm));
   }

@@ -39,7 +39,8 @@ static void fill_weight(struct weight *w, enum dtype t, int rows, int cols, uint
   w->source = source;
 }
 
-static void world_open(struct world *w, enum isa isa, int threads, const struct moe_shape *shape, enum dtype in, enum dtype out,
+/* k NULL: the best that there is. */
+static void world_open(struct world *w, const struct kern *k, int threads, const struct moe_shape *shape, enum dtype in, enum dtype out,
                        uint64_t seed) {
   struct err e = {0};
   uint64_t rand = seed;
@@ -48,9 +49,11 @@ static void world_open(struct world *w, enum isa isa, int threads, const struct 
   w->shape = *shape;
   w->in = in;
   w->out = out;
-  struct device_config c = {.isa = isa, .n_threads = threads, .rows_max = 1, .cols_max = MAX(shape->hidden, shape->ffn), .experts = *shape};
+  struct device_config c = {
+      .isa = k ? k->isa : ISA_AUTO, .n_threads = threads, .rows_max = 1, .cols_max = MAX(shape->hidden, shape->ffn), .experts = *shape};
   w->d = device_cpu_ops.open(&c, &e);
   if (!w->d) fail_msg("%s", e.msg);
+  if (k) w->d->kern = k; /* any variant of the level */
   w->weights = xcalloc((size_t)(3 * n), sizeof *w->weights);
   w->scale = xcalloc((size_t)n, sizeof *w->scale);
   for (int i = 0; i < n; i++) {
@@ -178,20 +181,20 @@ static struct moe_shape random_shape(uint64_t *rand, bool blocks, int round) {
   return s;
 }
 
-static void one_case(enum isa isa, uint64_t *rand, int round, double *worst) {
+static void one_case(const struct kern *k, uint64_t *rand, int round, double *worst) {
   bool blocks = round % 2 == 0;
   struct moe_shape shape = random_shape(rand, blocks, round);
   enum dtype in = blocks ? block_types[test_rand_int(rand, 0, 3)] : plain_types[test_rand_int(rand, 0, 2)];
   enum dtype out = blocks ? block_types[test_rand_int(rand, 0, 3)] : plain_types[test_rand_int(rand, 0, 2)];
   struct world w;
-  world_open(&w, isa, 1 + round % 3, &shape, in, out, (uint64_t)round + 1);
+  world_open(&w, k, 1 + round % 3, &shape, in, out, (uint64_t)round + 1);
   fill_rows(&w, shape.rows_max, round % 3 == 0, rand);
   run(&w, shape.rows_max);
   float *all = bits_of(&w, shape.rows_max), *y = xcalloc((size_t)shape.hidden, sizeof *y);
   double *exact = xcalloc((size_t)shape.hidden, sizeof *exact);
   size_t row_bytes = (size_t)shape.hidden * sizeof(float);
   for (int r = 0; r < shape.rows_max; r++) {
-    bool in_float64 = isa == ISA_REF && (r < 3);
+    bool in_float64 = k->isa == ISA_REF && (r < 3);
     slow_row(&w, tensor_row(&w.x, r), tensor_row(&w.logits, r), y, in_float64 ? exact : NULL);
     if (memcmp(all + (size_t)r * (size_t)shape.hidden, y, row_bytes))
       fail_msg("round %d: %s, %d experts, %d used, %d x %d, %s and %s, row %d of %d differs from products of one row", round,
@@ -218,13 +221,12 @@ static void one_case(enum isa isa, uint64_t *rand, int round, double *worst) {
 
 static void random_cases(void **state) {
   (void)state;
-  static const enum isa isas[] = {ISA_REF, ISA_AVX2, ISA_AVX512};
-  for (size_t i = 0; i < ARRAY_LEN(isas); i++) {
+  const struct kern *k;
+  for (int i = 0; (k = kern_variant(i)); i++) {
     uint64_t rand = 77;
     double worst = 0;
-    if (!kern_available(isas[i])) continue;
-    for (int round = 0; round < CASES; round++) one_case(isas[i], &rand, round, &worst);
-    if (isas[i] == ISA_REF) printf("  %d cases, worst difference from float64 %.2g of the rms\n", CASES, worst);
+    for (int round = 0; round < CASES; round++) one_case(k, &rand, round, &worst);
+    if (k->isa == ISA_REF) printf("  %d cases, worst difference from float64 %.2g of the rms\n", CASES, worst);
     assert_true(worst < 1e-4);
   }
 }
@@ -236,7 +238,7 @@ static void all_rows_on_one_expert(void **state) {
   for (int blocks = 0; blocks < 2; blocks++) {
     struct moe_shape shape = {ROWS_MOST, 64, 96, 5, 2};
     struct world w;
-    world_open(&w, ISA_AUTO, 2, &shape, blocks ? DTYPE_Q4_0 : DTYPE_BF16, blocks ? DTYPE_Q8_0 : DTYPE_F32, 3);
+    world_open(&w, NULL, 2, &shape, blocks ? DTYPE_Q4_0 : DTYPE_BF16, blocks ? DTYPE_Q8_0 : DTYPE_F32, 3);
     fill_rows(&w, ROWS_MOST, false, &rand);
     for (int r = 0; r < ROWS_MOST; r++) tensor_row(&w.logits, r)[3] = 50, tensor_row(&w.logits, r)[r % 2] = 40;
     run(&w, ROWS_MOST);
@@ -257,8 +259,8 @@ static void recorded(void **state) {
     struct err e = {0};
     struct moe_shape shape = {9, 64, 96, 12, 3};
     struct world w, eager;
-    world_open(&w, ISA_AUTO, threads, &shape, DTYPE_Q4_0, DTYPE_Q8_0, 4);
-    world_open(&eager, ISA_AUTO, 1, &shape, DTYPE_Q4_0, DTYPE_Q8_0, 4);
+    world_open(&w, NULL, threads, &shape, DTYPE_Q4_0, DTYPE_Q8_0, 4);
+    world_open(&eager, NULL, 1, &shape, DTYPE_Q4_0, DTYPE_Q8_0, 4);
     struct record *record = record_new(8, 8 * 256, &e);
     assert_non_null(record);
     for (int step = 0; step < 200; step++) {
@@ -290,7 +292,7 @@ static void not_finite(void **state) {
   uint64_t rand = 80;
   struct moe_shape shape = {40, 64, 32, 6, 3};
   struct world w;
-  world_open(&w, ISA_AUTO, 2, &shape, DTYPE_Q8_0, DTYPE_Q8_0, 5);
+  world_open(&w, NULL, 2, &shape, DTYPE_Q8_0, DTYPE_Q8_0, 5);
   fill_rows(&w, 40, false, &rand);
   run(&w, 40);
   float *before = bits_of(&w, 40);

@@ -230,7 +230,7 @@ static void golden_values(void **state) {
 
 static void length_and_context(void **state) {
   (void)state;
-  struct cygnet *c = open_with((struct cygnet_options){0});
+  struct cygnet *c = open_with((struct cygnet_options){.draft_tokens = -1});
   int32_t ids[128];
   uint64_t rng = 5;
   struct answer a;
@@ -349,7 +349,7 @@ static void stop_strings_over_token_borders(void **state) {
   struct cygnet *c = open_with((struct cygnet_options){.model = narrow()});
   uint64_t rng = 11;
   int n_stopped = 0;
-  for (int round = 0; round < 60; round++) {
+  for (int round = 0; round < rounds(60); round++) {
     int32_t ids[6];
     struct answer whole, a;
     struct cygnet_request base = {.prompt = ids,
@@ -392,7 +392,7 @@ static void stop_strings_over_token_borders(void **state) {
     answer_free(&a);
     answer_free(&whole);
   }
-  assert_true(n_stopped > 20);
+  assert_true(n_stopped > rounds(20));
   cygnet_close(c);
 }
 
@@ -652,7 +652,7 @@ static void open_survives_lack_of_memory(void **state) {
   for (size_t m = 0; m < ARRAY_LEN(models); m++) {
     struct cygnet_options o = {.model = models[m], .threads = 2, .ctx_tokens = 64, .chunk_tokens = 8, .max_running = 2, .quiet = 1};
     int n = 1;
-    for (;; n++) {
+    for (;; n += TEST_TSAN ? 8 : 1) {
       struct cygnet_error e = {0};
       mem_fail_after(n);
       struct cygnet *c = cygnet_open(&o, &e);
@@ -782,7 +782,7 @@ static void memory_stays_flat(void **state) {
       (struct cygnet_options){.model = narrow(), .chunk_tokens = 32, .max_running = 1}); /* the first chat fills the pools */
   uint64_t rng = 31;
   size_t resident = 0;
-  for (int chat = 0; chat < 20; chat++) {
+  for (int chat = 0; chat < MAX(5, rounds(20)); chat++) { /* memory is looked at after the third */
     int32_t ids[128];
     int n = random_prompt(&rng, ids, 5);
     for (int turn = 0; turn < 10; turn++) { /* grows to 91 tokens */

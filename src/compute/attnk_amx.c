@@ -1,0 +1,513 @@
+/* attnk_amx.c — attention over keys and values of bf16 on AMX tiles: struct attn_whole of attn_kern.h.
+ *
+ * Keys and values are bf16 as they lie. Queries and weights p = exp(score - max) are float32, so each is taken as the sum of two numbers of bf16, hi + lo,
+ * which is right to 2^-17 of it; all four products with bf16 factors are exact. So scores and results are about as good as those of float32, at twice
+ * the products: still eight times what multiply-adds of 512 bits give.
+ *
+ *   scores   S [lines × keys] += (q_hi, q_lo) [lines × dims] · Kᵀ [dims × keys]        a tile of Kᵀ: 16 pairs of dims × 16 keys
+ *   values   O [lines × dims] += (p_hi, p_lo) [lines × keys] · V  [keys × dims]        a tile of V:  16 pairs of keys × 16 dims
+ *
+ * Every score runs over blocks of 32 dims upwards, hi before lo, every result over blocks of 32 keys upwards, hi before lo; whatever the processor's
+ * order inside a tile's product, it depends on no other line. A block of keys that a line does not see adds zeros, that is nothing. So two ways give the
+ * same bits:
+ *
+ *   many   keys and values of the segment are packed, then lines go over them in groups of 32 (two tiles), whose scores stay in the first-level cache
+ *   few    up to 16 lines, bound by memory: scores with keys as they lie, turned afterwards; values block by block in a place that stays in the
+ *          first-level cache, where their sums go through memory instead
+ *
+ * Packing interleaves two rows of values with unpack instructions, which work within 16 bytes: acc has the dims of 32 in the order
+ *   0-3, 8-11, 16-19, 24-27, 4-7, 12-15, 20-23, 28-31        and finish puts them right.
+ */
+#if defined(__x86_64__)
+#include <float.h>
+#include <math.h>
+
+#include "compute/vec_avx512.h"
+
+#include "compute/attn_kern.h"
+#include "compute/tiles_amx.h"
+#include "compute/vec_exp.h"
+
+enum {
+  SIDE = 16,        /* rows of a tile */
+  BLOCK = 32,       /* keys or dims of two tiles side by side */
+  GROUP = 2 * SIDE, /* lines */
+  TILE_BYTES = 1024,
+  PAIR_BYTES = 2 * TILE_BYTES,
+};
+_Static_assert(ATTN_SEGMENT % (2 * BLOCK) == 0, "a segment is whole pairs of blocks");
+
+/* Sums of lines 0 to 15 and 16 to 31 by two tiles of columns; factors. */
+#define T_C00 0
+#define T_C01 1
+#define T_C10 2
+#define T_C11 3
+#define T_A0  4
+#define T_A1  5
+#define T_B0  6
+#define T_B1  7
+
+#define KERNEL __attribute__((noinline))
+
+struct amx_group { /* of up to GROUP lines; pointers are to its first */
+  int n, head_dim;
+  const float *q; /* of each line: head_dim numbers hi, then head_dim lo, of bf16 */
+  float *acc, *max, *sum;
+  const int *from, *to;
+  int lo, hi; /* blocks of keys that some line sees */
+  /* Scores; then of each block of keys 32 hi and 32 lo of p */
+  _Alignas(64) float p[GROUP][ATTN_SEGMENT];
+};
+
+/* --- two numbers of bf16 for one of float32 -------------------------------------------------------------------------------- */
+
+#ifdef CYGNET_SIMDE
+static void amx_split(uint16_t *hi, uint16_t *lo, const float x[BLOCK]) {
+  for (int i = 0; i < BLOCK; i++) {
+    hi[i] = f32_to_bf16(x[i]);
+    lo[i] = f32_to_bf16(x[i] - bf16_to_f32(hi[i]));
+  }
+}
+static void amx_split_vecs(uint16_t *hi, uint16_t *lo, vec a, vec b) {
+  float x[BLOCK];
+  vec_store(x, a);
+  vec_store(x + VEC, b);
+  amx_split(hi, lo, x);
+}
+#else
+static ALWAYS_INLINE void amx_split_vecs(uint16_t *hi, uint16_t *lo, vec a, vec b) {
+  const __m512i h = (__m512i)_mm512_cvtne2ps_pbh(b, a);
+  const vec ah = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(h)), 16));
+  const vec bh = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(h, 1)), 16));
+  _mm512_storeu_si512(hi, h);
+  _mm512_storeu_si512(lo, (__m512i)_mm512_cvtne2ps_pbh(vec_sub(b, bh), vec_sub(a, ah)));
+}
+#endif
+
+static void amx_load_q(float *q, const float *src, float scale, int n, int head_dim) {
+  uint16_t *hi = (uint16_t *)q, *lo = hi + head_dim;
+  const vec s = vec_set1(scale);
+  for (int i = 0; i < head_dim; i += BLOCK) {
+    const int a = MIN(MAX(n - i, 0), VEC), b = MIN(MAX(n - i - VEC, 0), VEC);
+    amx_split_vecs(hi + i, lo + i, vec_mul(vec_load_n(src + i, a, 0), s), vec_mul(vec_load_n(src + i + VEC, b, 0), s));
+  }
+}
+
+/* --- packing ----------------------------------------------------------------------------------------------------------------- */
+
+static ALWAYS_INLINE void amx_fetch(const void *const *rows, size_t row_bytes, int from, int to) {
+  for (int j = from; j < to; j++) {
+    for (size_t i = 0; i < row_bytes; i += 64) _mm_prefetch((const char *)rows[j] + i, _MM_HINT_T1);
+  }
+}
+
+#ifdef CYGNET_SIMDE
+/* Row r of a tile: dims 2r and 2r + 1 (of the 32 from byte `at` on) of each of 16 keys. */
+static void amx_pack_keys_tile(char *tile, const void *const *k, size_t at) {
+  for (int r = 0; r < SIDE; r++)
+    for (int j = 0; j < SIDE; j++) memcpy(tile + r * 64 + 4 * j, (const char *)k[j] + at + 4 * (size_t)r, 4);
+}
+/* Row r of two tiles: keys 2r and 2r + 1, 32 dims in the order above. */
+static void amx_pack_values_row(char *tiles, const void *even, const void *odd) {
+  for (int i = 0; i < BLOCK; i++) {
+    char *to = tiles + (i / 4 % 2) * TILE_BYTES + 16 * (i / 8) + 4 * (i % 4);
+    memcpy(to, (const char *)even + 2 * i, 2);
+    memcpy(to + 2, (const char *)odd + 2 * i, 2);
+  }
+}
+#else
+static ALWAYS_INLINE __m512i amx_quarters(const char *a, const char *b, const char *c, const char *d) {
+  __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)a));
+  x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)b), 1);
+  x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)c), 2);
+  return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)d), 3);
+}
+/* A transposition of 16 × 16 pairs: quarters of keys i, i + 4, i + 8, i + 12 side by side, then 4 × 4 pairs within each quarter. */
+static ALWAYS_INLINE void amx_pack_keys_tile(char *tile, const void *const *k, size_t at) {
+  __m512i x[4][4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    const char *a = (const char *)k[i] + at, *b = (const char *)k[i + 4] + at, *c = (const char *)k[i + 8] + at,
+               *d = (const char *)k[i + 12] + at;
+#pragma GCC unroll 4
+    for (int u = 0; u < 4; u++) x[u][i] = amx_quarters(a + 16 * u, b + 16 * u, c + 16 * u, d + 16 * u);
+  }
+#pragma GCC unroll 4
+  for (int u = 0; u < 4; u++) {
+    const __m512i a = _mm512_unpacklo_epi32(x[u][0], x[u][1]), b = _mm512_unpacklo_epi32(x[u][2], x[u][3]);
+    const __m512i c = _mm512_unpackhi_epi32(x[u][0], x[u][1]), d = _mm512_unpackhi_epi32(x[u][2], x[u][3]);
+    _mm512_store_si512(tile + (4 * u + 0) * 64, _mm512_unpacklo_epi64(a, b));
+    _mm512_store_si512(tile + (4 * u + 1) * 64, _mm512_unpackhi_epi64(a, b));
+    _mm512_store_si512(tile + (4 * u + 2) * 64, _mm512_unpacklo_epi64(c, d));
+    _mm512_store_si512(tile + (4 * u + 3) * 64, _mm512_unpackhi_epi64(c, d));
+  }
+}
+static ALWAYS_INLINE void amx_pack_values_row(char *tiles, const void *even, const void *odd) {
+  const __m512i a = _mm512_loadu_si512(even), b = _mm512_loadu_si512(odd);
+  _mm512_store_si512(tiles, _mm512_unpacklo_epi16(a, b));
+  _mm512_store_si512(tiles + TILE_BYTES, _mm512_unpackhi_epi16(a, b));
+}
+#endif
+
+/* BLOCK keys, all dims: a pair of tiles for each BLOCK dims. Rows that are needed later are asked for meanwhile, a few at a time. */
+static KERNEL void amx_pack_keys(char *out, const void *const *k, int head_dim, const void *const *ahead, size_t row_bytes) {
+  for (int i = 0; i < head_dim; i += BLOCK, out += PAIR_BYTES) {
+    if (ahead) amx_fetch(ahead, row_bytes, BLOCK * i / head_dim, BLOCK * (i + BLOCK) / head_dim);
+    amx_pack_keys_tile(out, k, sizeof(uint16_t) * (size_t)i);
+    amx_pack_keys_tile(out + TILE_BYTES, k + SIDE, sizeof(uint16_t) * (size_t)i);
+  }
+}
+
+/* The same of values. */
+static KERNEL void amx_pack_values(char *out, const void *const *v, int head_dim, const void *const *ahead, size_t row_bytes) {
+  for (int r = 0; r < SIDE; r++, out += 64) {
+    const uint16_t *even = v[2 * r], *odd = v[2 * r + 1];
+    char *to = out;
+    if (ahead) amx_fetch(ahead, row_bytes, 2 * r, 2 * r + 2);
+    for (int i = 0; i < head_dim; i += BLOCK, to += PAIR_BYTES) amx_pack_values_row(to, even + i, odd + i);
+  }
+}
+
+/* --- products ---------------------------------------------------------------------------------------------------------------- */
+
+/* Sums of one or two tiles of lines × two of columns: += a [lines × 32 n] · packed [n][2 tiles]; a has hi, and lo at lo_at bytes behind it. */
+static ALWAYS_INLINE void amx_products(const bool two, const char *a, size_t a_stride, size_t a_step, size_t lo_at, const char *b,
+                                       size_t b_step, int n) {
+  for (int i = 0; i < n; i++, a += a_step, b += b_step) {
+    TILE_LOAD(T_B0, b, 64);
+    TILE_LOAD(T_B1, b + TILE_BYTES, 64);
+    TILE_LOAD(T_A0, a, a_stride);
+    TILE_BF16(T_C00, T_A0, T_B0);
+    TILE_BF16(T_C01, T_A0, T_B1);
+    if (two) {
+      TILE_LOAD(T_A1, a + SIDE * a_stride, a_stride);
+      TILE_BF16(T_C10, T_A1, T_B0);
+      TILE_BF16(T_C11, T_A1, T_B1);
+    }
+    TILE_LOAD(T_A0, a + lo_at, a_stride);
+    TILE_BF16(T_C00, T_A0, T_B0);
+    TILE_BF16(T_C01, T_A0, T_B1);
+    if (two) {
+      TILE_LOAD(T_A1, a + SIDE * a_stride + lo_at, a_stride);
+      TILE_BF16(T_C10, T_A1, T_B0);
+      TILE_BF16(T_C11, T_A1, T_B1);
+    }
+  }
+}
+
+static ALWAYS_INLINE void amx_matrix(const bool two, float *out, size_t out_stride, const char *a, size_t a_stride, size_t a_step,
+                                     size_t lo_at, const char *b, size_t b_step, int n) {
+  TILE_SEES_MEMORY();
+  TILE_ZERO(T_C00);
+  TILE_ZERO(T_C01);
+  if (two) {
+    TILE_ZERO(T_C10);
+    TILE_ZERO(T_C11);
+  }
+  amx_products(two, a, a_stride, a_step, lo_at, b, b_step, n);
+  TILE_STORE(T_C00, out, out_stride);
+  TILE_STORE(T_C01, out + SIDE, out_stride);
+  if (two) {
+    char *second = (char *)out + SIDE * out_stride;
+    TILE_STORE(T_C10, second, out_stride);
+    TILE_STORE(T_C11, second + TILE_BYTES / SIDE, out_stride);
+  }
+}
+
+/* Scores of a group with one block of packed keys. */
+static KERNEL void amx_scores(struct amx_group *g, int block, const char *packed) {
+  const size_t line = sizeof(float) * (size_t)g->head_dim, lo_at = line / 2;
+  const char *q = (const char *)g->q;
+  float *out = &g->p[0][block * BLOCK];
+  if (g->n > SIDE) amx_matrix(true, out, sizeof g->p[0], q, line, 64, lo_at, packed, PAIR_BYTES, g->head_dim / BLOCK);
+  else amx_matrix(false, out, sizeof g->p[0], q, line, 64, lo_at, packed, PAIR_BYTES, g->head_dim / BLOCK);
+}
+
+/* BLOCK dims from i on of a group's results; packed: all blocks of values, block_bytes each. */
+static KERNEL void amx_values(struct amx_group *g, int i, const char *packed, size_t block_bytes) {
+  const size_t line = sizeof(float) * (size_t)g->head_dim;
+  const char *p = (const char *)&g->p[0][g->lo * BLOCK], *v = packed + (size_t)g->lo * block_bytes + (size_t)(i / BLOCK) * PAIR_BYTES;
+  if (g->n > SIDE) amx_matrix(true, g->acc + i, line, p, sizeof g->p[0], 128, 64, v, block_bytes, g->hi - g->lo);
+  else amx_matrix(false, g->acc + i, line, p, sizeof g->p[0], 128, 64, v, block_bytes, g->hi - g->lo);
+}
+
+/* q of up to 16 lines as columns: a tile hi and a tile lo for each BLOCK dims. */
+static void amx_pack_q(char *out, const struct amx_group *g, const void *zero_row) {
+  const void *hi[SIDE], *lo[SIDE];
+  for (int l = 0; l < SIDE; l++) {
+    const uint16_t *q = (const uint16_t *)(g->q + (size_t)l * (size_t)g->head_dim);
+    hi[l] = l < g->n ? q : zero_row;
+    lo[l] = l < g->n ? q + g->head_dim : zero_row;
+  }
+  for (int i = 0; i < g->head_dim; i += BLOCK, out += PAIR_BYTES) {
+    amx_pack_keys_tile(out, hi, sizeof(uint16_t) * (size_t)i);
+    amx_pack_keys_tile(out + TILE_BYTES, lo, sizeof(uint16_t) * (size_t)i);
+  }
+}
+
+/* 16 rows of keys one after the other: where they are, or copied there. */
+static const char *amx_rows_together(char *copy, const void *const *k, size_t row_bytes) {
+  bool together = true;
+  for (int j = 1; j < SIDE; j++) together &= (const char *)k[j] == (const char *)k[0] + (size_t)j * row_bytes;
+  if (together) return k[0];
+  for (int j = 0; j < SIDE; j++) memcpy(copy + (size_t)j * row_bytes, k[j], row_bytes);
+  return copy;
+}
+
+/* Scores of up to 16 lines with two blocks of keys, the other way round: keys × lines, so that keys need no packing. Four sums at once, as a product
+ * takes 52 cycles to its result. */
+static KERNEL void amx_few_scores(float *out, const char *q, const char *const k[4], int head_dim, const void *const *ahead,
+                                  size_t row_bytes) {
+  TILE_SEES_MEMORY();
+  TILE_ZERO(T_C00);
+  TILE_ZERO(T_C01);
+  TILE_ZERO(T_C10);
+  TILE_ZERO(T_C11);
+  for (int i = 0; i < head_dim; i += BLOCK, q += PAIR_BYTES) {
+    const size_t at = sizeof(uint16_t) * (size_t)i;
+    TILE_LOAD(T_B0, q, 64);
+    TILE_LOAD(T_B1, q + TILE_BYTES, 64);
+    TILE_LOAD(T_A0, k[0] + at, row_bytes);
+    TILE_BF16(T_C00, T_A0, T_B0);
+    TILE_LOAD(T_A1, k[1] + at, row_bytes);
+    TILE_BF16(T_C01, T_A1, T_B0);
+    TILE_BF16(T_C00, T_A0, T_B1);
+    TILE_BF16(T_C01, T_A1, T_B1);
+    TILE_LOAD(T_A0, k[2] + at, row_bytes);
+    TILE_BF16(T_C10, T_A0, T_B0);
+    TILE_LOAD(T_A1, k[3] + at, row_bytes);
+    TILE_BF16(T_C11, T_A1, T_B0);
+    TILE_BF16(T_C10, T_A0, T_B1);
+    TILE_BF16(T_C11, T_A1, T_B1);
+    amx_fetch(ahead, row_bytes, 2 * BLOCK * i / head_dim, 2 * BLOCK * (i + BLOCK) / head_dim);
+  }
+  TILE_STORE(T_C00, out, 64);
+  TILE_STORE(T_C01, out + SIDE * SIDE, 64);
+  TILE_STORE(T_C10, out + 2 * SIDE * SIDE, 64);
+  TILE_STORE(T_C11, out + 3 * SIDE * SIDE, 64);
+}
+
+/* Results of up to 16 lines: one block of values more. */
+#define AMX_FEW_VALUES(c0, c1, acc, v)                                                                                                     \
+  do {                                                                                                                                     \
+    TILE_LOAD(c0, acc, line);                                                                                                              \
+    TILE_LOAD(c1, (acc) + SIDE, line);                                                                                                     \
+    TILE_LOAD(T_B0, v, 64);                                                                                                                \
+    TILE_LOAD(T_B1, (v) + TILE_BYTES, 64);                                                                                                 \
+    TILE_BF16(c0, T_A0, T_B0);                                                                                                             \
+    TILE_BF16(c1, T_A0, T_B1);                                                                                                             \
+    TILE_BF16(c0, T_A1, T_B0);                                                                                                             \
+    TILE_BF16(c1, T_A1, T_B1);                                                                                                             \
+    TILE_STORE(c0, acc, line);                                                                                                             \
+    TILE_STORE(c1, (acc) + SIDE, line);                                                                                                    \
+  } while (0)
+static KERNEL void amx_few_values(struct amx_group *g, int block, const char *packed) {
+  const size_t line = sizeof(float) * (size_t)g->head_dim;
+  const char *p = (const char *)&g->p[0][block * BLOCK];
+  int i = 0;
+  TILE_SEES_MEMORY();
+  TILE_LOAD(T_A0, p, sizeof g->p[0]);
+  TILE_LOAD(T_A1, p + 64, sizeof g->p[0]);
+  for (; i + 2 * BLOCK <= g->head_dim; i += 2 * BLOCK, packed += 2 * PAIR_BYTES) {
+    AMX_FEW_VALUES(T_C00, T_C01, g->acc + i, packed);
+    AMX_FEW_VALUES(T_C10, T_C11, g->acc + i + BLOCK, packed + PAIR_BYTES);
+  }
+  if (i < g->head_dim) AMX_FEW_VALUES(T_C00, T_C01, g->acc + i, packed);
+}
+
+/* --- softmax ----------------------------------------------------------------------------------------------------------------- */
+
+/* The greatest score of each line; scores that a line does not see become -INFINITY. */
+static KERNEL void amx_greatest(struct amx_group *g) {
+  for (int l = 0; l < g->n; l++) {
+    const int from = g->from[l], to = MAX(g->to[l], from);
+    vec top = vec_set1(-FLT_MAX);
+    for (int j = g->lo * BLOCK; j < g->hi * BLOCK; j += VEC) {
+      vec s = vec_load(&g->p[l][j]);
+      if (j < from || j + VEC > to) {
+        s = vec_keep_range(s, from - j, to - j, -INFINITY);
+        vec_store(&g->p[l][j], s);
+      }
+      top = vec_max(s, top);
+    }
+    g->max[l] = vec_largest(top);
+  }
+}
+
+/* Scores to p = exp(score - max), each block of 32 as 32 hi and 32 lo in its place. */
+static KERNEL void amx_softmax(struct amx_group *g) {
+  for (int l = 0; l < g->n; l++) {
+    const vec top = vec_set1(g->max[l]);
+    vec even = vec_zero(), odd = vec_zero();
+    for (int j = g->lo * BLOCK; j < g->hi * BLOCK; j += BLOCK) {
+      uint16_t *p = (uint16_t *)&g->p[l][j];
+      const vec a = vec_exp(vec_sub(vec_load(&g->p[l][j]), top)), b = vec_exp(vec_sub(vec_load(&g->p[l][j + VEC]), top));
+      even = vec_add(even, a), odd = vec_add(odd, b);
+      amx_split_vecs(p, p + BLOCK, a, b);
+    }
+    g->sum[l] = vec_sum(vec_add(even, odd));
+  }
+}
+
+/* --- a segment --------------------------------------------------------------------------------------------------------------- */
+
+/* Of lines: n in two tiles, or up to 16 in each of four sums and two factors. */
+static void amx_shape(int n) {
+  struct tile_shapes s = {0};
+  const int first = MIN(n, SIDE), second = n > SIDE ? n - SIDE : n;
+  tile_shape(&s, T_C00, first, 64);
+  tile_shape(&s, T_C01, first, 64);
+  tile_shape(&s, T_A0, first, 64);
+  tile_shape(&s, T_C10, second, 64);
+  tile_shape(&s, T_C11, second, 64);
+  tile_shape(&s, T_A1, second, 64);
+  tile_shape(&s, T_B0, SIDE, 64);
+  tile_shape(&s, T_B1, SIDE, 64);
+  tile_begin(&s);
+}
+
+static size_t amx_packed_bytes(int head_dim) { return sizeof(uint16_t) * ATTN_SEGMENT * (size_t)head_dim; }
+static size_t amx_scratch_bytes(int head_dim) { return 2 * amx_packed_bytes(head_dim); }
+
+/* Lines of a group, and what they see; false: nothing. */
+static bool amx_group_of(struct amx_group *g, const struct attn_lines *s, const struct attn_seen *seen, int line) {
+  const size_t at = (size_t)line * (size_t)s->head_dim;
+  int lo = ATTN_SEGMENT, hi = 0;
+  g->n = MIN(GROUP, s->n - line), g->head_dim = s->head_dim;
+  g->q = s->q + at, g->acc = s->acc + at, g->max = s->max + line, g->sum = s->sum + line;
+  g->from = seen->from + line, g->to = seen->to + line;
+  for (int l = 0; l < g->n; l++) {
+    if (g->from[l] >= g->to[l]) continue;
+    lo = MIN(lo, g->from[l]), hi = MAX(hi, g->to[l]);
+  }
+  g->lo = lo / BLOCK, g->hi = (hi + BLOCK - 1) / BLOCK;
+  return lo < hi;
+}
+
+static void amx_many(const struct attn_lines *s, const struct attn_seen *seen) {
+  struct amx_group g;
+  char *keys = seen->scratch, *values = keys + amx_packed_bytes(s->head_dim);
+  const size_t block_bytes = (size_t)(s->head_dim / BLOCK) * PAIR_BYTES;
+  int shaped = 0;
+  for (int b = seen->lo / BLOCK; b * BLOCK < seen->hi; b++) {
+    const int at = b * BLOCK;
+    amx_pack_keys(keys + (size_t)b * block_bytes, seen->k + at, s->head_dim, seen->v + at, seen->row_bytes);
+  }
+  for (int b = seen->lo / BLOCK; b * BLOCK < seen->hi; b++) {
+    const int at = b * BLOCK;
+    amx_pack_values(values + (size_t)b * block_bytes, seen->v + at, s->head_dim, seen->next_k ? seen->next_k + at : NULL, seen->row_bytes);
+  }
+  for (int line = 0; line < s->n; line += GROUP) {
+    if (!amx_group_of(&g, s, seen, line)) continue;
+    if (g.n != shaped) amx_shape(shaped = g.n);
+    for (int b = g.lo; b < g.hi; b++) amx_scores(&g, b, keys + (size_t)b * block_bytes);
+    amx_greatest(&g);
+    amx_softmax(&g);
+    for (int i = 0; i < s->head_dim; i += BLOCK) amx_values(&g, i, values, block_bytes);
+  }
+  tile_end();
+}
+
+/* The scores of a group of up to 16 lines, to p. Values are fetched meanwhile. */
+static void amx_few_all_scores(struct amx_group *g, const struct attn_seen *seen) {
+  _Alignas(64) float s[2 * BLOCK][SIDE], turned[SIDE][SIDE];
+  char *q = seen->scratch, *copies = q + (size_t)(g->head_dim / BLOCK) * PAIR_BYTES;
+  amx_pack_q(q, g, seen->zero_row);
+  amx_shape(SIDE);
+  for (int b = g->lo & ~1; b < g->hi; b += 2) {
+    const char *k[4];
+    for (int i = 0; i < 4; i++) {
+      k[i] = amx_rows_together(copies + (size_t)(i * SIDE) * seen->row_bytes, seen->k + b * BLOCK + i * SIDE, seen->row_bytes);
+    }
+    amx_few_scores(s[0], q, k, g->head_dim, seen->v + b * BLOCK, seen->row_bytes);
+    for (int i = 0; i < 4; i++) {
+      const void *rows[SIDE];
+      for (int j = 0; j < SIDE; j++) rows[j] = s[i * SIDE + j];
+      amx_pack_keys_tile((char *)turned, rows, 0);
+      for (int l = 0; l < g->n; l++) memcpy(&g->p[l][b * BLOCK + i * SIDE], turned[l], sizeof turned[l]);
+    }
+  }
+}
+
+static void amx_few(const struct attn_lines *s, const struct attn_seen *seen) {
+  struct amx_group g;
+  char *packed = seen->scratch;
+  if (!amx_group_of(&g, s, seen, 0)) return;
+  amx_few_all_scores(&g, seen);
+  amx_greatest(&g);
+  amx_softmax(&g);
+  amx_shape(g.n);
+  memset(g.acc, 0, sizeof(float) * (size_t)g.n * (size_t)g.head_dim);
+  for (int b = g.lo; b < g.hi; b++) {
+    const int at = b * BLOCK;
+    amx_pack_values(packed, seen->v + at, s->head_dim, seen->next_k ? seen->next_k + at : NULL, seen->row_bytes);
+    amx_few_values(&g, b, packed);
+  }
+  tile_end();
+}
+
+static void amx_lines(const struct attn_lines *s, const struct attn_seen *seen) {
+  if (s->n > SIDE) amx_many(s, seen);
+  else amx_few(s, seen);
+}
+
+/* Whether values [from, to) are all finite. */
+static bool amx_finite(const struct attn_lines *s, const void *const *v, int from, int to) {
+  vec nothing = vec_zero(); /* 0 x is 0, or a NaN */
+  for (int j = from; j < to; j++) {
+    for (int i = 0; i < s->head_dim; i += VEC) nothing = vec_fma(vec_load_bf16((const uint16_t *)v[j] + i), vec_zero(), nothing);
+  }
+  return vec_eq_bits(nothing, vec_zero()) == (1u << VEC) - 1;
+}
+
+/* Whether every line may meet all keys that any of them sees, with the weight 0 where it does not. */
+static bool amx_together(const struct attn_lines *s, const struct attn_seen *seen) {
+  int all_lo = 0, all_hi = ATTN_SEGMENT;
+  for (int l = 0; l < s->n; l++) all_lo = MAX(all_lo, seen->from[l]), all_hi = MIN(all_hi, seen->to[l]);
+  if (all_lo >= all_hi) return amx_finite(s, seen->v, seen->lo, seen->hi);
+  return amx_finite(s, seen->v, seen->lo, all_lo) && amx_finite(s, seen->v, all_hi, seen->hi);
+}
+
+static void amx_segment(const struct attn_lines *s, const struct attn_seen *seen) {
+  if (amx_together(s, seen)) {
+    amx_lines(s, seen);
+    return;
+  }
+  /* a value is infinite or a NaN: each line by itself, other values replaced */
+  for (int l = 0; l < s->n; l++) {
+    const size_t at = (size_t)l * (size_t)s->head_dim;
+    const struct attn_lines line = {1, s->head_dim, s->q + at, s->acc + at, s->max + l, s->sum + l};
+    const void *v[ATTN_SEGMENT];
+    struct attn_seen own = *seen;
+    if (seen->from[l] >= seen->to[l]) continue;
+    for (int j = 0; j < ATTN_SEGMENT; j++) v[j] = j >= seen->from[l] && j < seen->to[l] ? seen->v[j] : seen->zero_row;
+    own.v = v, own.from = seen->from + l, own.to = seen->to + l, own.lo = seen->from[l], own.hi = seen->to[l];
+    amx_lines(&line, &own);
+  }
+}
+
+static void amx_finish(float *out, const float *acc, float sum, int n) {
+  const vec d = vec_set1(sum), zero = vec_zero(); /* which makes -0 to 0 */
+  for (int i = 0; i < n; i += BLOCK) {
+    float x[BLOCK], y[BLOCK];
+    vec_store(x, vec_add(vec_div(vec_load(acc + i), d), zero));
+    vec_store(x + VEC, vec_add(vec_div(vec_load(acc + i + VEC), d), zero));
+    for (int j = 0; j < BLOCK; j += 8) {
+      memcpy(y + j, x + j / 2, 4 * sizeof(float));
+      memcpy(y + j + 4, x + VEC + j / 2, 4 * sizeof(float));
+    }
+    memcpy(out + i, y, sizeof(float) * (size_t)MIN(BLOCK, n - i));
+  }
+}
+
+const struct attn_whole attnk_amx = {
+    .head_dim_step = BLOCK,
+    .lines_most = 192,
+    .scratch_bytes = amx_scratch_bytes,
+    .load_q = amx_load_q,
+    .segment = amx_segment,
+    .finish = amx_finish,
+};
+#else
+typedef int attnk_amx_is_for_x86_64;
+#endif
