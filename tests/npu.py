@@ -39,7 +39,7 @@ def run(*args, profile=None, status=0, env=None):
         if not REAL:
             e["ASCEND_HOME_PATH"] = os.path.join(EMULATOR, profile)
         args = (*args, "--backend", "ascend")
-    p = subprocess.run([CYGNET, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300, env=e)
+    p = subprocess.run([CYGNET, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=900, env=e)
     check(p.returncode == status, (profile, args, p.returncode, p.stderr.decode()[-2000:]))
     return p.stdout.decode(), p.stderr.decode()
 
@@ -111,7 +111,8 @@ def one(c, profile, count):
     if c.logits:
         found = logits(c.model, c.ids, *c.files, profile=profile)
         far, off = distance(found["logits"][1], c.logits)
-        count["worst"][c.name] = max(count["worst"].get(c.name, 0), far)
+        worst = count["worst"].setdefault(c.name, {})
+        worst[profile] = max(worst.get(profile, 0), far)
         if far > bound:
             cpu, _ = distance(logits(c.model, c.ids, *c.files, "--kv-type", "bf16")["logits"][1], c.logits)
             check(False, (*what, "logits", far, "CPU with bf16 keys", cpu))
@@ -135,7 +136,9 @@ def through(cases):
                 one(c, profile, count)
             except AssertionError as e:
                 failed.append(str(e)[:600])
-    print("    %d prompts compared, %d answer tokens; relative L2 of logits: %s" % (count["compared"], count["answers"], ", ".join("%s %.2g" % x for x in count["worst"].items())))
+    print("    %d prompts compared, %d answer tokens; relative L2 of logits, the greatest of each fixture%s:" % (count["compared"], count["answers"], " on each profile" if ALL else ""))
+    for name, worst in count["worst"].items():
+        print("      %-40s %s" % (name, "  ".join("%s %.2g" % x for x in worst.items()) if ALL else "%.2g" % max(worst.values())))
     check(not failed, "%d failed:\n%s" % (len(failed), "\n".join(failed)))
     check(count["compared"] > 0 and count["answers"] > 0, count)
 

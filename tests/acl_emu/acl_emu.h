@@ -13,7 +13,7 @@
  *   ACL_EMU_DEFECTS    names with commas: mask512, pse_shared, uniform, pse_inf, band_off, empty_garbage
  *   ACL_EMU_FAULT      faults with commas, see `fault`: "aclrtMalloc:3:207001,op Mm:10:561103,sync:2:507015,run RmsNorm:7:507015,replay:4:507011"
  *   ACL_EMU_STREAMS, ACL_EMU_EVENTS   how many there are
- *   ACL_EMU_HANG_MS    how long a wait may stand still before it is told to the caller as 507046 (10000)
+ *   ACL_EMU_HANG_MS    how long a wait during which no task can run may last before it is told to the caller as 507046 (10000)
  *   ACL_EMU_SOC, ACL_EMU_CANN   other names than the profile's ("Ascend910A", "9.9.0")
  *   ACL_EMU_TASK_UPDATE 0: the driver cannot update tasks
  *   ACL_EMU_QUIET      1: violations are not written to stderr

@@ -317,7 +317,7 @@ int emu_leave(int rc) {
   do {                                                                                                                                     \
     pthread_mutex_lock(&emu.lock);                                                                                                         \
     statement;                                                                                                                             \
-    pthread_cond_broadcast(&emu.work);                                                                                                     \
+    device_wake();                                                                                                                         \
     pthread_mutex_unlock(&emu.lock);                                                                                                       \
   } while (0)
 
@@ -421,7 +421,7 @@ static void reset_all(void) {
   emu.n_faults = emu.lost = 0;
   emu.defects = 0;
   emu.delay_us = emu.lazy = emu.order = 0;
-  pthread_cond_broadcast(&emu.work);
+  device_wake();
   pthread_mutex_unlock(&emu.lock);
 }
 static int peek(const void *device, void *out, size_t n) {

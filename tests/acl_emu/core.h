@@ -307,6 +307,7 @@ struct emu {
   int waiting;             /* threads that wait for tasks */
   int tokens;              /* lazy: tasks that may run all the same */
   uint64_t progress;       /* tasks executed */
+  bool stuck;              /* the device looked for a task that may run, found none, and nothing has changed since */
   int n_pending;
   struct block *blocks;
   int n_blocks, cap_blocks;
@@ -368,8 +369,9 @@ int stream_wait(struct stream *s, int timeout_ms); /* under the lock; returns th
 struct stream *stream_new(struct context *c, unsigned flags);
 void stream_delete(struct stream *s);
 void device_start(void);
+void device_wake(void); /* under the lock, after a change: there may be work */
 typedef bool (*until_fn)(void *ctx);
-/* Wait, with the lock, until the condition holds; false: nothing moved for hang_ms, or timeout. */
+/* Wait, with the lock, until the condition holds; false: for hang_ms no task could run, or timeout. */
 bool wait_until(until_fn until, void *ctx, int timeout_ms);
 /* Each range that a task touches. fn returns true to stop. */
 struct range {

@@ -196,7 +196,7 @@ static int query(const char *name, aclrtEvent event, unsigned *status, unsigned 
     return emu_leave(emu_say(RC_FEATURE_NOT_SUPPORT, "%s: not for events of aclrtCreateEventExWithFlag", name));
   *status = event_done(e) ? done : not_done;
   emu.tokens = emu.n_pending ? emu.tokens + 1 : 0;
-  pthread_cond_signal(&emu.work);
+  device_wake();
   return emu_leave(0);
 }
 EMU_API aclError emu_aclrtQueryEventStatus(aclrtEvent event, unsigned *status);

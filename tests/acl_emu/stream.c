@@ -267,6 +267,11 @@ static void run_task(struct queue *q) {
   pthread_cond_broadcast(&emu.done);
 }
 
+void device_wake(void) {
+  emu.stuck = false;
+  pthread_cond_signal(&emu.work);
+}
+
 static void *device_main(void *unused) {
   (void)unused;
   pthread_mutex_lock(&emu.lock);
@@ -283,6 +288,7 @@ static void *device_main(void *unused) {
       objects_each(K_STREAM, stream_offers, &c);
     }
     if (!c.n) {
+      emu.stuck = true;
       pthread_cond_wait(&emu.work, &emu.lock);
       continue;
     }
@@ -308,7 +314,7 @@ bool wait_until(until_fn until, void *ctx, int timeout_ms) {
   uint64_t progress = emu.progress;
   bool held = true;
   emu.waiting++;
-  pthread_cond_broadcast(&emu.work);
+  device_wake();
   while (!until(ctx)) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
@@ -316,7 +322,7 @@ bool wait_until(until_fn until, void *ctx, int timeout_ms) {
     if (t.tv_nsec >= 1000000000) t.tv_nsec -= 1000000000, t.tv_sec++;
     pthread_cond_timedwait(&emu.done, &emu.lock, &t);
     double now = now_ms();
-    if (progress != emu.progress) progress = emu.progress, moved = now;
+    if (progress != emu.progress || !emu.stuck) progress = emu.progress, moved = now; /* a busy machine is no hang */
     if ((timeout_ms >= 0 && now - begun >= timeout_ms) || now - moved >= emu.hang_ms) {
       held = until(ctx);
       break;
@@ -378,7 +384,7 @@ int stream_put(struct stream *s, struct task *t) {
   }
   queue_add(&s->queue, t);
   emu.n_pending++;
-  pthread_cond_signal(&emu.work);
+  device_wake();
   return 0;
 }
 
@@ -519,7 +525,7 @@ EMU_API aclError emu_aclrtStreamQuery(aclrtStream stream, unsigned *status) {
   if (!status) return emu_leave(emu_say(RC_PARAM_INVALID, "aclrtStreamQuery: NULL"));
   *status = s->queue.first ? 1 : 0;
   emu.tokens = emu.n_pending ? emu.tokens + 1 : 0;
-  pthread_cond_signal(&emu.work);
+  device_wake();
   return emu_leave(0);
 }
 EMU_API aclError emu_aclrtSetStreamFailureMode(aclrtStream stream, uint64_t mode);

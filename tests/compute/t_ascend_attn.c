@@ -10,9 +10,9 @@
 #include "npu.h"
 
 #ifdef CYGNET_DEBUG
-enum { WORLDS = 1, WORLDS_TOGETHER = 3, PICTURE_WORLDS = 2, STEPS_REPLAYED = 24 };
+enum { WORLDS = 1, WORLDS_TOGETHER = 2, PICTURE_WORLDS = 2, STEPS_REPLAYED = 24, LARGE_PAGES_ONE_IN = 4 };
 #else
-enum { WORLDS = 1, WORLDS_TOGETHER = 6, PICTURE_WORLDS = 6, STEPS_REPLAYED = 40 };
+enum { WORLDS = 1, WORLDS_TOGETHER = 6, PICTURE_WORLDS = 6, STEPS_REPLAYED = 40, LARGE_PAGES_ONE_IN = 2 };
 #endif
 
 /* ---- helpers ------------------------------------------------------------------------------------------------------------------------ */
@@ -220,7 +220,8 @@ static void every_route_alone_body(void) {
     expect_close(&w, got, want, names[i]);
     free(want);
     free(got);
-    for (int j = 0; j < WORLDS; j++, n++) one_world(dev, &rand, head_dims[(size_t)n % ARRAY_LEN(head_dims)], n % 2 ? 128 : 16, names[i]);
+    for (int j = 0; j < WORLDS; j++, n++)
+      one_world(dev, &rand, head_dims[(size_t)n % ARRAY_LEN(head_dims)], n % LARGE_PAGES_ONE_IN == 1 ? 128 : 16, names[i]);
   }
   routes(NULL);
   printf("%s: %d worlds, worst difference %.2g of the rms, %.2g in L2, %llu fused calls\n", npu_current(), n + (int)ARRAY_LEN(names),

@@ -146,6 +146,8 @@ static inline bool on_npu(void) { return npu_asked(); }
 /* Where a step takes twenty or a hundred times as long; of n roads, lengths or seeds so many are tried there. */
 static inline bool few_roads(void) { return on_npu() || TEST_TSAN; }
 static inline int fewer(int n) { return few_roads() ? MAX(1, n / 8) : n; }
+/* Of n rounds that differ in what is said alone: races are found in the first of them. */
+static inline int rounds(int n) { return TEST_TSAN ? MAX(1, n / 8) : n; }
 
 static inline void choose_backend(struct cygnet_options *o) {
   if (!on_npu() || o->draft_model) return; /* drafters are the CPU's */

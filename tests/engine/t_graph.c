@@ -23,17 +23,17 @@ static void eager_and_graph_agree(void **state) {
       {"media-mllama", "", ISA_REF, 1, DTYPE_F32, true, 16, 100, 25},
   };
   for (size_t i = 0; i < ARRAY_LEN(setups); i++) {
-#ifdef __SANITIZE_THREAD__
-    if (setups[i].threads < 2 || setups[i].isa == ISA_REF) continue; /* it looks for races alone */
-#endif
-    walk(&setups[i]);
+    struct setup s = setups[i];
+    if (TEST_TSAN && (s.threads < 2 || s.isa == ISA_REF)) continue; /* it looks for races alone */
+    if (TEST_TSAN) s.n_steps /= 2;
+    walk(&s);
   }
 }
 
 /* A bucket is recorded with short sequences and replayed with one whose attention is split over segments, up to the last position, and back. */
 static void long_sequences(void **state) {
   (void)state;
-  for (int threads = 2; threads <= 3; threads++) {
+  for (int threads = TEST_TSAN ? 3 : 2; threads <= 3; threads++) {
     const struct setup s = {"gemma3-text-scale",   "", ISA_AUTO, threads, threads == 2 ? DTYPE_BF16 : DTYPE_F32, false, 16,
                             2 * ATTN_SEGMENT + 80, 0};
     static struct pair p;

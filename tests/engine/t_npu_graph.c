@@ -82,7 +82,9 @@ static void walks(void) {
     if (!all && i == 3 && strcmp(npu_current(), "A2-8.1")) continue; /* the oldest and one between stand for all */
     emu->seed(i);
     emu->delay_us(i % 2 ? 50 : 0);
-    walk(&setups[i]);
+    struct setup s = setups[i];
+    if (LESS) s.n_steps = MIN(s.n_steps, 30);
+    walk(&s);
   }
   npu_check_clean();
 }
@@ -155,7 +157,7 @@ static void costs(void) {
   if (!captures()) return;
   for (size_t r = 0; r < ARRAY_LEN(rows); r++) {
     struct acl_emu_counts want = {0};
-    for (size_t l = 0; l < ARRAY_LEN(limits); l++) {
+    for (size_t l = 0; l < ARRAY_LEN(limits); l += 1 + LESS) {
       struct decoding d;
       struct acl_emu_counts before, after;
       if (decoding_open(&d, test_path("golden/gemma3-text-ropescale"), &device_ascend_ops, rows[r], limits[l], 150, 160, &e))
@@ -187,7 +189,7 @@ static void costs(void) {
 static void cost_does_not_depend_on_the_longest_context(void **state) {
   (void)state;
   npu_profile("A2-8.5", costs);
-  npu_profile("A2-9.1", costs);
+  if (!LESS) npu_profile("A2-9.1", costs);
 }
 
 /* A window that is full has the same number of keys from step to step: its operators are left as they are. */

@@ -14,6 +14,7 @@ enum { SPARSE = 18 }; /* every invariant is checked after every step */
 enum { SPARSE = 1 };
 #endif
 enum { CTX4 = 256, N_LENGTHS = 9, N_FIXTURES = 7, VOCAB4 = 300 };
+enum { NPU_SPARSE = TEST_TSAN ? 60 : 30, NPU_FIXTURES = TEST_TSAN ? 6 : 3 }; /* on the emulated NPU: one in so many */
 
 static const struct fixture4 {
   const char *model;
@@ -30,10 +31,11 @@ static struct { /* what was walked, in all */
   uint64_t n_roads, n_hits, n_replayed, n_accepted, n_retracted;
 } walked;
 
+static bool slowest(void) { return TEST_TSAN && on_npu(); }
 static bool is_long(void) { return getenv("CYGNET_LONG") != NULL; }
 
 /* Whether to take the n-th of many combinations, of which one in `share` is taken by default. */
-static bool taken(int n, int share) { return is_long() || n % (share * (on_npu() ? 30 : SPARSE)) == 0; }
+static bool taken(int n, int share) { return is_long() || n % (share * (on_npu() ? NPU_SPARSE : SPARSE)) == 0; }
 
 static struct cygnet *open4(struct cygnet_options o, const struct fixture4 *f) {
   o.model = f->model[0] == '/' ? f->model : test_path(f->model);
@@ -83,8 +85,11 @@ static struct question4 *questions_new(int window) {
     struct question4 *q = &all[i];
     int period = i % 2 ? CTX4 : 1 + i;
     for (int k = 0; k < lengths[i]; k++) q->ids[k] = k < period ? test_rand_int(&rng, 3, VOCAB4 - 1) : q->ids[k - period];
-    q->r = (struct cygnet_request){
-        .prompt = q->ids, .n_prompt = (size_t)lengths[i], .max_tokens = 3 * window + i % 3, .ignore_eos = 1, .logprobs = 1 + N_TOP};
+    q->r = (struct cygnet_request){.prompt = q->ids,
+                                   .n_prompt = (size_t)lengths[i],
+                                   .max_tokens = (slowest() ? 1 : 3) * window + i % 3,
+                                   .ignore_eos = 1,
+                                   .logprobs = 1 + N_TOP};
     if (i % 3 == 0) {
       for (int k = 0; k < 4; k++) q->bias[k] = (struct cygnet_bias){.id = test_rand_int(&rng, 3, VOCAB4 - 1), .bias = 40};
       q->r.sampling.bias = q->bias, q->r.sampling.n_bias = 2 + i % 2;
@@ -143,7 +148,7 @@ static void walk_chunks(const struct fixture4 *f, struct question4 *q, struct cy
 static void chunks_and_pages(void **state) {
   (void)state;
   int n = 0;
-  for (int x = 0; x < N_FIXTURES; x += on_npu() ? 3 : 1) {
+  for (int x = 0; x < N_FIXTURES; x += on_npu() ? NPU_FIXTURES : 1) {
     const struct fixture4 *f = &fixtures4[x];
     const int chunks[] = {1, 2, 3, 5, 7, f->window - 1, f->window, f->window + 1, 0};
     for (int form = 0; form < 3; form++) {
@@ -175,7 +180,7 @@ static void chunks_and_pages(void **state) {
 static void beside_others(void **state) {
   (void)state;
   int n = 0;
-  for (int x = 0; x < N_FIXTURES; x += on_npu() ? 3 : 1) {
+  for (int x = 0; x < N_FIXTURES; x += on_npu() ? NPU_FIXTURES : 1) {
     const struct fixture4 *f = &fixtures4[x];
     struct question4 *q = questions_new(f->window);
     questions_want(q, f, "bf16", "auto");
@@ -238,7 +243,7 @@ static int take_hit(struct cygnet *c, struct question4 *q, int hit, enum donor d
 static void prefix_hits_of_every_length(void **state) {
   (void)state;
   int n = 0;
-  for (int x = 0; x < N_FIXTURES; x += on_npu() ? 3 : 1) {
+  for (int x = 0; x < N_FIXTURES; x += on_npu() ? NPU_FIXTURES : 1) {
     const struct fixture4 *f = &fixtures4[x];
     for (int type = 0; type < fewer(2); type++) {
       const char *kv_type = type ? "f32" : "bf16";
@@ -274,7 +279,7 @@ static void prefix_hits_of_every_length(void **state) {
 /* Growing chats: each turn is the last prompt, its answer, and a few words more; nothing but the end is computed again. */
 static void chats4(void **state) {
   (void)state;
-  for (int x = 0; x<N_FIXTURES; x += SPARSE> 1 || on_npu() ? 3 : 1) {
+  for (int x = 0; x < N_FIXTURES; x += on_npu() ? NPU_FIXTURES : SPARSE > 1 ? 3 : 1) {
     const struct fixture4 *f = &fixtures4[x];
     struct cygnet *cold = open4(plain4(NULL, NULL), f);
     struct cygnet *warm = open4((struct cygnet_options){.page_tokens = page_sizes[x % 4], .chunk_tokens = 32, .max_running = 4}, f);

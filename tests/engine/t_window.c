@@ -7,7 +7,7 @@ enum { SPARSE = 7 }; /* every invariant is checked after every step: fewer edges
 #else
 enum { SPARSE = 1 };
 #endif
-enum { CTX = 256, EDGES_MAX = 80 };
+enum { CTX = 256, EDGES_MAX = 80, NPU_SPARSE = TEST_TSAN ? 22 : 8 };
 
 /* A prompt of `hit` tokens that another request had before it, and `tail` of its own. */
 struct edge {
@@ -23,7 +23,7 @@ static struct edge *edges_new(int window, int page, int *n) {
   struct edge *all = calloc(EDGES_MAX, sizeof *all);
   uint64_t rng = (uint64_t)(window + page);
   *n = 0;
-  for (size_t i = 0; i < ARRAY_LEN(hits) * ARRAY_LEN(tails); i += on_npu() ? 8 : SPARSE) {
+  for (size_t i = 0; i < ARRAY_LEN(hits) * ARRAY_LEN(tails); i += on_npu() ? NPU_SPARSE : SPARSE) {
     struct edge *e = &all[*n];
     e->hit = hits[i / ARRAY_LEN(tails)], e->tail = tails[i % ARRAY_LEN(tails)];
     random_prompt(&rng, e->ids, e->hit + e->tail);

@@ -83,7 +83,7 @@ static void keep_tap(void *ctx, const char *name, int layer, int row, const floa
 /* Sequences of these lengths; the last row's hidden state of sequence i is kept in slot_of(i). */
 static int slot_of(int i) { return (i + 3) % SEQS_MAX; }
 static void compute(struct stage *s, int n_seqs, const int *lengths, uint64_t *rand) {
-  struct piece pieces[SEQS_MAX];
+  struct piece pieces[SEQS_MAX] = {0};
   s->n_seqs = n_seqs;
   for (int i = 0; i < n_seqs; i++) {
     s->n[i] = lengths[i];
