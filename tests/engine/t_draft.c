@@ -250,11 +250,13 @@ static void drafts_only_where_there_is_room(void **state) {
   c->worth_from_ms = INFINITY;
   static struct answer a[40];
   static int32_t ids[40][8];
+  static const struct cygnet_bias always = {300, 100};
   int out_max = c->plan.sched.out_max, rows_max = c->plan.sched.rows_max, most = 0;
   assert_int_equal(out_max, 40);
   for (int i = 0; i < 40; i++) {
     for (int k = 0; k < 8; k++) ids[i][k] = k % 2 ? 300 : 300 + i % 3;
     struct cygnet_request r = {.prompt = ids[i], .n_prompt = 8, .max_tokens = 10 + i, .ignore_eos = 1, .logprobs = 1};
+    if (i % 2) r.sampling.bias = &always, r.sampling.n_bias = 1; /* of these guesses are right */
     answer_init(&a[i], &r, false);
     submit(c, &r);
   }

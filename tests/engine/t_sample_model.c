@@ -59,8 +59,13 @@ struct score {
   const float *margin;
   int n_greedy;
   double kl;
-  int n_positions, n_top1, n_clear, n_wrong;
+  int n_positions, n_top1, n_clear, n_wrong, n_far;
 };
+
+/* A greedy step is clear when the reference's best token leads by so much. Activations of 8 bits move the difference of two logits by 0.12 or so (what a mean KL
+ * of 0.0024 comes to, and what the steps show): twice that is passed now and then, by other steps on each instruction set, four times that never. */
+#define CLEAR 0.25f
+#define FAR   0.5f
 
 static double log_softmax_shift(const float *x, int n) {
   float max = x[0];
@@ -77,9 +82,10 @@ static void on_logits(void *ctx, int position, const float *x, int vocab) {
     if (x[i] > x[best]) best = i;
   if (position >= s->n_prompt - 1) {
     int step = position - (s->n_prompt - 1);
-    if (step < s->n_greedy && s->margin[step] > 0.25f) {
+    if (step < s->n_greedy && s->margin[step] > CLEAR) {
       s->n_clear++;
       s->n_wrong += best != s->greedy[step];
+      s->n_far += best != s->greedy[step] && s->margin[step] > FAR;
     }
   }
   if (position >= s->n_prompt) return;
@@ -124,7 +130,7 @@ static void submit_scored(struct cygnet *c, const struct safetensors *g, const c
   free(all);
 }
 
-static void score_model(const char *isa, const char *kv_type, double *kl, double *top1, int *n_wrong) {
+static void score_model(const char *isa, const char *kv_type, double *kl, double *top1, int *n_wrong, int *n_far) {
   static const char *const prompts[] = {"short", "code", "story"};
   struct safetensors g;
   struct err fe = {0};
@@ -132,7 +138,7 @@ static void score_model(const char *isa, const char *kv_type, double *kl, double
   struct cygnet *c = open_model(isa, kv_type, 0, 0);
   double sum = 0;
   int n = 0, hits = 0;
-  *n_wrong = 0;
+  *n_wrong = *n_far = 0;
   for (size_t i = 0; i < ARRAY_LEN(prompts); i++) {
     struct score s = {0};
     submit_scored(c, &g, prompts[i], &s);
@@ -144,6 +150,7 @@ static void score_model(const char *isa, const char *kv_type, double *kl, double
     n += s.n_positions;
     hits += s.n_top1;
     *n_wrong += s.n_wrong;
+    *n_far += s.n_far;
   }
   *kl = sum / n;
   *top1 = (double)hits / n;
@@ -156,8 +163,8 @@ static void test_reference_is_exact(void **state) {
   (void)state;
   if (!sample_model()) skip();
   double kl, top1;
-  int wrong;
-  score_model("ref", "f32", &kl, &top1, &wrong);
+  int wrong, far;
+  score_model("ref", "f32", &kl, &top1, &wrong, &far);
   assert_true(kl <= 1e-5);
   assert_int_equal(wrong, 0);
 }
@@ -166,12 +173,13 @@ static void test_fast_is_close(void **state) {
   (void)state;
   if (!sample_model()) skip();
   double kl, top1;
-  int wrong;
-  score_model("auto", "bf16", &kl, &top1, &wrong);
+  int wrong, far;
+  score_model("auto", "bf16", &kl, &top1, &wrong, &far);
   assert_true(kl <= 0.004);
   assert_true(top1 >= 0.94);
-  assert_int_equal(wrong, 0);
-  score_model("auto", "q8_0", &kl, &top1, &wrong);
+  assert_true(wrong <= 1); /* of 85 */
+  assert_int_equal(far, 0);
+  score_model("auto", "q8_0", &kl, &top1, &wrong, &far);
   assert_true(kl <= 0.008);
 }
 

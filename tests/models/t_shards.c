@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "compute/rounding.h"
 #include "models/golden.h"
 
 enum { SHARDS_MOST = 4, STEPS_MOST = 8 };
@@ -113,8 +114,10 @@ static void shards_are_the_whole(void **state) {
     }
     test_compare(shards[0].logits, whole.logits, whole.n, &max, &l2);
     printf("  %s/%s over %d: rel-max %.2g rel-L2 %.2g\n", cuts[i].folder, cuts[i].model, n, max, l2);
-    assert_true(l2 > 0); /* other orders of addition leave traces; none would mean that nothing was cut */
-    if (!(l2 < (cuts[i].model[0] ? 2e-2 : 2e-5))) fail_msg("over the bound"); /* 8-bit activations round by blocks of what a shard has */
+    /* Other orders of addition leave traces; none would mean that nothing was cut. Tiles of AMX add sums of 32 products, as shards of such widths do. */
+    assert_true(l2 > 0 || rounds_to_bf16(ISA_AUTO));
+    /* 8-bit activations round by blocks of what a shard has; rounding to bf16 turns another last bit of a sum into 2^-9 */
+    if (!(l2 < (cuts[i].model[0] || rounds_to_bf16(ISA_AUTO) ? 2e-2 : 2e-5))) fail_msg("over the bound");
     for (int r = 0; r < n; r++) free(shards[r].logits);
     free(whole.logits);
     link_threads_delete(links);
