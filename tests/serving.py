@@ -100,6 +100,6 @@ def main():
         except Exception as e:
             failed += 1
             where = traceback.extract_tb(e.__traceback__)
-            print("FAILED %s: line %s: %s: %s" % (fn.__name__, [f.lineno for f in where if f.filename == sys.argv[0]][-1:], type(e).__name__, str(e)[:2000]))
+            print("FAILED %s: line %s: %s: %s" % (fn.__name__, [f.lineno for f in where if os.path.abspath(f.filename) == os.path.abspath(sys.argv[0])][-1:], type(e).__name__, str(e)[:2000]))
     print("%d passed, %d failed" % (passed, failed))
     return 1 if failed else 0
