@@ -1,18 +1,8 @@
 /* command_remote.c — commands that ask a server instead of running a model: eval --url, bench --serve. */
-#include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "commands.h"
 #include "eval/url.h"
 
-bool command_given(bool given, const char *name) {
-  char variable[64] = "CYGNET_";
-  size_t n = strlen(variable);
-  for (; *name && n < sizeof variable - 1; name++) variable[n++] = *name == '-' ? '_' : (char)toupper((unsigned char)*name);
-  variable[n] = 0;
-  return given && !getenv(variable);
-}
+bool command_given(bool given, const char *name) { return given && !opts_in_environment(&options_table, name); }
 
 static int refuse_engine_options(const struct options *o, const char *option, struct err *e) {
   const struct {

@@ -131,6 +131,18 @@ const char *opts_env_name(const struct opts_table *t, const struct opt *o, char 
   return name;
 }
 
+/* What the environment says of an option, under a name of OPTS_ENV_BYTES; NULL: nothing, as an empty variable does. */
+static const char *environment_of(const struct opts_table *t, const struct opt *o, char name[OPTS_ENV_BYTES]) {
+  const char *value = opts_env_name(t, o, name) ? getenv(name) : NULL;
+  return value && *value ? value : NULL;
+}
+
+bool opts_in_environment(const struct opts_table *t, const char *name) {
+  char variable[OPTS_ENV_BYTES];
+  const struct opt *o = find_name(t, ~0u, str_c(name));
+  return o && environment_of(t, o, variable);
+}
+
 /* --- storing -------------------------------------------------------------------------------------------------------- */
 
 static void *field(const struct opt *o, void *out) { return (char *)out + o->offset; }
@@ -265,9 +277,8 @@ static int give_environment(struct parse *p) {
   for (int i = 0; i < p->t->n_opts; i++) {
     char name[OPTS_ENV_BYTES];
     const struct opt *o = &p->t->opts[i];
-    if (!(o->commands & p->command) || !opts_env_name(p->t, o, name)) continue;
-    const char *value = getenv(name);
-    if (value && *value && give(p, o, FROM_ENVIRONMENT, value, name) != 0) return -1;
+    const char *value = o->commands & p->command ? environment_of(p->t, o, name) : NULL;
+    if (value && give(p, o, FROM_ENVIRONMENT, value, name) != 0) return -1;
   }
   return 0;
 }

@@ -59,6 +59,8 @@ struct opts_table {
  * command: one bit. Returns 0, or -1 and *e with a sentence that ends in what to type. Either way opts_free clears *out. */
 int opts_parse(const struct opts_table *t, unsigned command, int argc, char **argv, void *out, const char **positional, int max_positional,
                int *n_positional, struct err *e);
+/* Does the environment give this option a value? */
+bool opts_in_environment(const struct opts_table *t, const char *name);
 /* Set one option from text, as a config file would. */
 int opts_set(const struct opts_table *t, void *out, const char *name, const char *value, struct err *e);
 void opts_help(const struct opts_table *t, unsigned command, struct buf *out); /* wrapped at 100 columns */

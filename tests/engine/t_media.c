@@ -1,7 +1,7 @@
 /* t_media.c — pictures and sounds through a whole engine: golden values, and the same answer by every road. */
 #include "engine/media_asking.h"
 
-#include "compute/rounding.h"
+#include "compute/gemm_kern.h"
 #include "gguf_maker.h"
 
 /* ---- golden values --------------------------------------------------------------------------------------------------------- */
