@@ -5,14 +5,16 @@
  *   page 0        page 1        ...  page n_pages
  *   [n_kv][P][w]  [n_kv][P][w]       [n_kv][P][w]        w = head_dim rounded up to ATTN_PAD numbers, the padding is zero
  *
- * Work. prepare cuts the rows of each sequence into blocks, once per shape of layer; a block × one key head is an item. All query heads of the
- * block's rows that use this key head are its lines and share one pass over the keys. An item walks its segments (ATTN_SEGMENT keys), each from a
+ * Work. prepare cuts the rows of each sequence into blocks, once per shape of layer. All query heads of a block's rows that use the same key
+ * head are its lines and share one pass over the keys. A block walks its segments (ATTN_SEGMENT keys), each from a
  * fresh state, tile by tile, and folds each finished segment into the total:
  *
  *   segment 0      1          2          3                   total = ((s0 ⊕ s1) ⊕ s2) ⊕ s3      always, so that
  *   |··········|··········|··········|··········|            a costly block may be split over threads by segments:
  *    \__ piece 0 ________/ \__ piece 1 ________/             pieces leave their segments' states in `parts`, and a second
  *                                                            launch folds them in the same order.
+ *
+ * An item is a strip of neighbouring pieces × one key head: a single dear piece, or several cheap ones, such as rows that decode.
  *
  * Kernels that take whole segments at once (struct attn_whole) are used where there are any for the type and the width, for every number of lines.
  *
@@ -61,12 +63,26 @@ struct attn_shape {                 /* layers that have all this in common share
   const struct attn_whole *whole;   /* kernels of whole segments, or NULL: tile by tile */
   struct attn_block *blocks;
   struct attn_piece *pieces; /* dearest first, roughly */
+  int *strips;               /* [n_strips + 1]: first pieces of strips */
   int *split;                /* blocks that are split */
-  int n_blocks, n_pieces, n_split, blocks_max, pieces_max;
-  int piece_items, split_items; /* pieces and split blocks × key heads: what launches read when they begin */
+  int n_blocks, n_pieces, n_strips, n_split, blocks_max, pieces_max;
+  int strip_items, split_items; /* strips and split blocks × key heads: what launches read when they begin */
 };
 
-struct attn_scratch {         /* of one worker; carved from one block of memory */
+struct attn_place { /* where an item is: keys of one segment for one key head of one block */
+  int block, head, segment;
+};
+
+struct attn_found { /* where the rows of keys and values of a place are; the zero row for those that nobody sees */
+  uint64_t run;     /* which run found them (attn_run_number); 0: none */
+  struct attn_place place;
+  int lo, hi; /* of the segment's rows, those that somebody sees */
+  const void *k[ATTN_SEGMENT], *v[ATTN_SEGMENT];
+};
+
+struct attn_scratch { /* of one worker; carved from one block of memory */
+  struct attn_found
+      *found; /* [2]: the place that is worked on, and the one that is expected to be next; first, and the same in all shapes */
   float *q, *acc, *total_acc; /* [lines, width] */
   float *max, *sum, *total_max, *total_sum;
   int *lo, *hi, *from, *to; /* [lines] */
@@ -88,6 +104,7 @@ struct attn {
   float *zero_row; /* stands for every key that nobody sees: zero in every dtype */
   size_t zero_row_bytes;
   const struct batch *batch;
+  uint64_t n_prepared;
 };
 
 /* --- sizes -------------------------------------------------------------------------------------------------------------- */
@@ -129,6 +146,7 @@ static void *attn_carve(char *base, size_t *at, size_t n_bytes) {
 /* The parts of one worker's scratch; base NULL only counts. */
 static size_t attn_scratch_at(struct attn_scratch *s, char *base, const struct attn_whole *w, int n_lines, int width) {
   size_t at = 0, line = sizeof(float) * (size_t)width, n = (size_t)n_lines, tile = ATTN_TILE * (line + TILE_SKEW * sizeof(float));
+  s->found = attn_carve(base, &at, 2 * sizeof *s->found);
   s->q = attn_carve(base, &at, n * line);
   s->acc = attn_carve(base, &at, n * line);
   s->total_acc = attn_carve(base, &at, n * line);
@@ -203,6 +221,7 @@ static void cpu_close(struct attn *a) {
   for (int i = 0; i < a->n_shapes; i++) {
     free(a->shapes[i].blocks);
     free(a->shapes[i].pieces);
+    free(a->shapes[i].strips);
     free(a->shapes[i].split);
   }
   mem_big_free(a->scratch, a->scratch_bytes * (size_t)a->n_workers);
@@ -233,6 +252,7 @@ static int attn_shape_for(struct attn *a, const struct attn_layer *l) {
   s->pieces_max = s->blocks_max + extra;
   s->blocks = xcalloc((size_t)s->blocks_max, sizeof *s->blocks);
   s->pieces = xcalloc((size_t)s->pieces_max, sizeof *s->pieces);
+  s->strips = xcalloc((size_t)s->pieces_max + 1, sizeof *s->strips);
   s->split = xcalloc((size_t)s->blocks_max, sizeof *s->split);
   return at;
 }
@@ -333,17 +353,36 @@ static void attn_cut_blocks(struct attn *a, struct attn_shape *s) {
   }
 }
 
+/* What an item may cost, so that threads have several each. */
+static int64_t attn_share(const struct attn *a, const struct attn_shape *s, int64_t total) {
+  return total * s->n_kv / (ITEMS_PER_THREAD * a->n_workers) + 1;
+}
+
 /* A block that is dearer than its share of the threads' time is split by segments, while there is room for the states. */
 static int attn_pieces_for(const struct attn *a, const struct attn_shape *s, struct attn_block *b, int64_t total, size_t *parts_used) {
   int n_segments = block_segments(b);
   if (a->parts_floats == 0 || n_segments < 2) return 1;
-  int64_t share = total * s->n_kv / (ITEMS_PER_THREAD * a->n_workers) + 1;
-  int n = (int)MIN((int64_t)n_segments, block_cost(b) / share + 1);
+  int n = (int)MIN((int64_t)n_segments, block_cost(b) / attn_share(a, s, total) + 1);
   size_t floats = (size_t)(b->n_rows * s->group) * (size_t)s->n_kv * (size_t)n_segments * attn_part_floats(s->width);
   if (n < 2 || floats > a->parts_floats - *parts_used) return 1;
   b->part_at = (ptrdiff_t)*parts_used;
   *parts_used += floats;
   return n;
+}
+
+/* Neighbouring pieces that cost no more than a share together are done by one thread: it knows then which keys to fetch ahead. */
+static void attn_join_pieces(const struct attn *a, struct attn_shape *s, int64_t total) {
+  const int64_t share = attn_share(a, s, total);
+  int64_t sum = 0;
+  s->n_strips = 0;
+  for (int i = 0; i < s->n_pieces; i++) {
+    const struct attn_piece *p = &s->pieces[i];
+    const struct attn_block *b = &s->blocks[p->block];
+    int64_t cost = block_cost(b) * (p->segment_end - p->segment) / MAX(block_segments(b), 1);
+    if (i == 0 || sum + cost > share) s->strips[s->n_strips++] = i, sum = 0;
+    sum += cost;
+  }
+  s->strips[s->n_strips] = s->n_pieces;
 }
 
 static void attn_cut_pieces(struct attn *a, struct attn_shape *s) {
@@ -360,13 +399,15 @@ static void attn_cut_pieces(struct attn *a, struct attn_shape *s) {
       s->pieces[s->n_pieces++] = (struct attn_piece){i, first + n_segments * p / n, first + n_segments * (p + 1) / n};
     }
   }
-  s->piece_items = s->n_pieces * s->n_kv;
+  attn_join_pieces(a, s, total);
+  s->strip_items = s->n_strips * s->n_kv;
   s->split_items = s->n_split * s->n_kv;
 }
 
 static void cpu_prepare(struct attn *a, const struct batch *b) {
   CHECK(b->n_rows <= a->c.rows_max && b->n_seqs <= a->c.seqs_max);
   a->batch = b;
+  a->n_prepared++;
   for (int i = 0; i < a->n_shapes; i++) {
     if (a->shapes[i].kind == BATCH_CROSS && b->n_cross == 0) continue; /* nobody will run such a layer */
     attn_cut_blocks(a, &a->shapes[i]);
@@ -459,19 +500,40 @@ static void attn_expand_tile(const struct attn_step *st, const struct attn_scrat
   }
 }
 
-/* The lines' states over the keys [lo, hi) of a segment that begins at start, by the kernels of whole segments. */
-static void attn_whole_segment(const struct attn_step *st, const struct attn_scratch *s, const struct attn_block *b, int head, int start,
-                               int lo, int hi, const struct attn_lines *lines) {
-  const void *k[ATTN_SEGMENT], *v[ATTN_SEGMENT], *next_k[ATTN_SEGMENT], *next_v[ATTN_SEGMENT];
-  struct attn_seen seen = {.k = k, .v = v, .lo = lo - start, .hi = hi - start, .from = s->from, .to = s->to, .scratch = s->whole};
-  seen.row_bytes = st->store->row_bytes, seen.zero_row = st->a->zero_row;
-  for (int j = 0; j < ATTN_SEGMENT; j++) k[j] = v[j] = st->a->zero_row;
-  attn_find_rows(st, b, head, lo, hi, k + seen.lo, v + seen.lo);
-  if (b->hi > hi) {
-    int n = MIN(b->hi - hi, ATTN_SEGMENT);
-    attn_find_rows(st, b, head, hi, hi + n, next_k, next_v);
-    for (int j = n; j < ATTN_SEGMENT; j++) next_k[j] = st->a->zero_row;
-    seen.next_k = next_k;
+static uint64_t attn_run_number(const struct attn_step *st) {
+  return st->a->n_prepared * (uint64_t)st->a->c.n_layers + (uint64_t)(st->l - st->a->layers);
+}
+
+static void attn_find_place(const struct attn_step *st, const struct attn_place *place, struct attn_found *f) {
+  const struct attn_block *b = &st->shape->blocks[place->block];
+  const int start = place->segment * ATTN_SEGMENT;
+  f->run = attn_run_number(st);
+  f->place = *place;
+  f->lo = MAX(b->lo - start, 0), f->hi = MIN(b->hi - start, ATTN_SEGMENT);
+  for (int j = 0; j < f->lo; j++) f->k[j] = f->v[j] = st->a->zero_row;
+  attn_find_rows(st, b, place->head, start + f->lo, start + f->hi, f->k + f->lo, f->v + f->lo);
+  for (int j = f->hi; j < ATTN_SEGMENT; j++) f->k[j] = f->v[j] = st->a->zero_row;
+}
+
+/* Whether the rows of a place were looked up by this worker, as what was expected to be next. */
+static bool attn_is_found(const struct attn_step *st, const struct attn_place *place, const struct attn_found *f) {
+  const struct attn_place *p = &f->place;
+  return f->run == attn_run_number(st) && p->block == place->block && p->head == place->head && p->segment == place->segment;
+}
+
+/* The lines' states over the keys of one segment, by the kernels of whole segments. next: whose keys are to be fetched meanwhile, or NULL. */
+static void attn_whole_segment(const struct attn_step *st, const struct attn_scratch *s, const struct attn_place *place,
+                               const struct attn_place *next, const struct attn_lines *lines) {
+  const int start = place->segment * ATTN_SEGMENT;
+  const int known = attn_is_found(st, place, &s->found[1]) ? 1 : 0;
+  const bool asked = known || attn_is_found(st, place, &s->found[0]);
+  struct attn_found *now = &s->found[known], *then = &s->found[!known];
+  if (!asked) attn_find_place(st, place, now);
+  struct attn_seen seen = {.k = now->k, .v = now->v, .lo = now->lo, .hi = now->hi, .from = s->from, .to = s->to, .asked = asked};
+  seen.row_bytes = st->store->row_bytes, seen.zero_row = st->a->zero_row, seen.scratch = s->whole;
+  if (next) {
+    attn_find_place(st, next, then);
+    seen.next_k = then->k + then->lo, seen.n_next = then->hi - then->lo;
   }
   for (int l = 0; l < lines->n; l++) {
     s->from[l] = MAX(s->lo[l] - start, 0);
@@ -480,19 +542,16 @@ static void attn_whole_segment(const struct attn_step *st, const struct attn_scr
   st->shape->whole->segment(lines, &seen);
 }
 
-/* The lines' states over the keys of one segment. */
-static void attn_segment(const struct attn_step *st, const struct attn_scratch *s, const struct attn_block *b, int head, int segment,
-                         const struct attn_lines *lines) {
+/* The same tile by tile. */
+static void attn_tiled_segment(const struct attn_step *st, const struct attn_scratch *s, const struct attn_place *place,
+                               const struct attn_lines *lines) {
+  const struct attn_block *b = &st->shape->blocks[place->block];
   const struct attn *a = st->a;
   const struct attn_kern *kern = a->c.kern->attn;
   const bool many = lines->n >= kern->many_lines;
-  const int start = segment * ATTN_SEGMENT;
+  const int head = place->head, start = place->segment * ATTN_SEGMENT;
   const int lo = MAX(b->lo, start), hi = b->hi - start < ATTN_SEGMENT ? b->hi : start + ATTN_SEGMENT;
   struct attn_tile tiles[2]; /* this one and the next */
-  if (st->shape->whole) {
-    attn_whole_segment(st, s, b, head, start, lo, hi, lines);
-    return;
-  }
   for (int i = 0; i < lines->n; i++) lines->max[i] = -FLT_MAX, lines->sum[i] = 0;
   memset(lines->acc, 0, sizeof(float) * (size_t)lines->n * (size_t)lines->head_dim);
   attn_find_tile(st, b, head, lo, MIN(hi, (lo / ATTN_TILE + 1) * ATTN_TILE), &tiles[0]);
@@ -512,6 +571,31 @@ static void attn_segment(const struct attn_step *st, const struct attn_scratch *
       kern->tile(lines, s->from, s->to, a->c.kv_dtype, t->k, t->v, last ? NULL : &ahead);
     }
   }
+}
+
+/* What this worker is expected to do after a segment of a piece of an item: the piece's next one, what the strip's next piece begins with, or, as
+ * workers take items by turns, what another item begins with. False: nothing. */
+static bool attn_next_place(const struct attn_step *st, int item, int piece, int segment, struct attn_place *next) {
+  const struct attn_shape *shape = st->shape;
+  if (++segment == shape->pieces[piece].segment_end) {
+    if (++piece == shape->strips[item / shape->n_kv + 1]) {
+      item += st->a->n_workers;
+      if (item >= shape->strip_items) return false;
+      piece = shape->strips[item / shape->n_kv];
+    }
+    segment = shape->pieces[piece].segment;
+  }
+  *next = (struct attn_place){shape->pieces[piece].block, item % shape->n_kv, segment};
+  return segment < shape->pieces[piece].segment_end;
+}
+
+static void attn_segment(const struct attn_step *st, const struct attn_scratch *s, int item, int piece, int segment,
+                         const struct attn_lines *lines) {
+  const struct attn_shape *shape = st->shape;
+  const struct attn_place place = {shape->pieces[piece].block, item % shape->n_kv, segment};
+  struct attn_place next;
+  if (shape->whole) attn_whole_segment(st, s, &place, attn_next_place(st, item, piece, segment, &next) ? &next : NULL, lines);
+  else attn_tiled_segment(st, s, &place, lines);
 }
 
 static struct attn_scratch attn_scratch_of(const struct attn_step *st, int worker) {
@@ -551,17 +635,18 @@ static bool line_sees(const struct attn_scratch *s, int i, int segment) {
   return s->lo[i] < s->hi[i] && segment_of(s->lo[i]) <= segment && segment <= segment_of(s->hi[i] - 1);
 }
 
-/* Totals of a block, one segment's states after the other. */
-static void attn_begin_total(const struct attn_scratch *s, int n_lines, int width) {
-  for (int i = 0; i < n_lines; i++) s->total_max[i] = -FLT_MAX, s->total_sum[i] = 0;
-  memset(s->total_acc, 0, sizeof(float) * (size_t)n_lines * (size_t)width);
-}
+/* Totals of a block, one segment's states after the other; a line's first is its total so far. */
 static void attn_fold(const struct attn_step *st, const struct attn_scratch *s, const struct attn_lines *lines, int segment) {
   const int width = lines->head_dim;
   for (int i = 0; i < lines->n; i++) {
+    float *total = s->total_acc + (size_t)i * (size_t)width, *acc = lines->acc + (size_t)i * (size_t)width;
     if (!line_sees(s, i, segment)) continue;
-    st->a->c.kern->attn->merge(&s->total_max[i], &s->total_sum[i], s->total_acc + (size_t)i * (size_t)width, lines->max[i], lines->sum[i],
-                               lines->acc + (size_t)i * (size_t)width, width);
+    if (segment > segment_of(s->lo[i])) {
+      st->a->c.kern->attn->merge(&s->total_max[i], &s->total_sum[i], total, lines->max[i], lines->sum[i], acc, width);
+      continue;
+    }
+    s->total_max[i] = lines->max[i], s->total_sum[i] = lines->sum[i];
+    if (total != acc) memcpy(total, acc, sizeof(float) * (size_t)width);
   }
 }
 static void attn_end_total(const struct attn_step *st, const struct attn_scratch *s, const struct attn_block *b, int head) {
@@ -585,28 +670,33 @@ static struct attn_lines attn_part(const struct attn_step *st, const struct attn
   return lines;
 }
 
-static void attn_do_piece(void *ctx, int item, int worker) {
-  const struct attn_step *st = ctx;
-  const struct attn_piece *piece = &st->shape->pieces[item / st->shape->n_kv];
+static void attn_do_piece(const struct attn_step *st, const struct attn_scratch *s, int item, int piece_at) {
+  const struct attn_piece *piece = &st->shape->pieces[piece_at];
   const struct attn_block *b = &st->shape->blocks[piece->block];
   const int head = item % st->shape->n_kv;
-  struct attn_scratch s = attn_scratch_of(st, worker);
-  struct attn_lines lines = {b->n_rows * st->shape->group, st->shape->width, s.q, s.acc, s.max, s.sum};
-  attn_load_lines(st, &s, b);
-  if (b->lo < b->hi) attn_load_q(st, &s, b, head);
+  struct attn_lines lines = {b->n_rows * st->shape->group, st->shape->width, s->q, s->acc, s->max, s->sum};
+  attn_load_lines(st, s, b);
+  if (b->lo < b->hi) attn_load_q(st, s, b, head);
   if (b->part_at >= 0) {
     for (int segment = piece->segment; segment < piece->segment_end; segment++) {
-      struct attn_lines part = attn_part(st, b, head, segment, s.q);
-      attn_segment(st, &s, b, head, segment, &part);
+      struct attn_lines part = attn_part(st, b, head, segment, s->q);
+      attn_segment(st, s, item, piece_at, segment, &part);
     }
     return;
   }
-  attn_begin_total(&s, lines.n, lines.head_dim);
+  if (piece->segment + 1 == piece->segment_end) lines.acc = s->total_acc; /* there is nothing to fold */
   for (int segment = piece->segment; segment < piece->segment_end; segment++) {
-    attn_segment(st, &s, b, head, segment, &lines);
-    attn_fold(st, &s, &lines, segment);
+    attn_segment(st, s, item, piece_at, segment, &lines);
+    attn_fold(st, s, &lines, segment);
   }
-  attn_end_total(st, &s, b, head);
+  attn_end_total(st, s, b, head);
+}
+
+static void attn_do_strip(void *ctx, int item, int worker) {
+  const struct attn_step *st = ctx;
+  const int *strip = &st->shape->strips[item / st->shape->n_kv];
+  const struct attn_scratch s = attn_scratch_of(st, worker);
+  for (int piece = strip[0]; piece < strip[1]; piece++) attn_do_piece(st, &s, item, piece);
 }
 
 static void attn_join_split(void *ctx, int item, int worker) {
@@ -615,7 +705,6 @@ static void attn_join_split(void *ctx, int item, int worker) {
   const int head = item % st->shape->n_kv, first = segment_of(b->lo);
   struct attn_scratch s = attn_scratch_of(st, worker);
   attn_load_lines(st, &s, b);
-  attn_begin_total(&s, b->n_rows * st->shape->group, st->shape->width);
   for (int segment = first; segment < first + block_segments(b); segment++) {
     struct attn_lines part = attn_part(st, b, head, segment, NULL);
     attn_fold(st, &s, &part, segment);
@@ -633,7 +722,7 @@ static void cpu_run(struct attn *a, int layer, const struct tensor *q, const str
   const struct attn_shape *s = &a->shapes[a->shape_of[layer]];
   struct attn_step st = {.a = a, .l = l, .shape = s, .store = &a->stores[l->owner], .q = *q, .out = *out};
   if (k) attn_store_all(&st, k, v, a->batch->slot[l->kind], n_rows);
-  workers_launch(a->c.workers, attn_do_piece, &st, sizeof st, s->piece_items, &s->piece_items);
+  workers_launch(a->c.workers, attn_do_strip, &st, sizeof st, s->strip_items, &s->strip_items);
   if (a->parts_floats > 0) workers_launch(a->c.workers, attn_join_split, &st, sizeof st, s->split_items, &s->split_items);
 }
 

@@ -33,7 +33,9 @@ struct attn_seen {                 /* of a segment, in positions from its first 
   const void *const *k, *const *v; /* rows of keys and values; where nobody sees one, a row of zeros */
   int lo, hi;                      /* what lines see together */
   const int *from, *to;            /* [n]: what each line sees; from >= to: nothing, and its state is left as it is */
-  const void *const *next_k;       /* keys of the segment after this one, or NULL: to be fetched meanwhile */
+  bool asked;                      /* the keys were fetched meanwhile, as next_k of the call before */
+  const void *const *next_k;       /* [n_next]: keys that the next call is expected to need, to be fetched meanwhile */
+  int n_next;
   size_t row_bytes;
   const void *zero_row;
   void *scratch; /* scratch_bytes of it, aligned to 64 */

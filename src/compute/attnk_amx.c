@@ -95,9 +95,15 @@ static void amx_load_q(float *q, const float *src, float scale, int n, int head_
 
 /* --- packing ----------------------------------------------------------------------------------------------------------------- */
 
-static ALWAYS_INLINE void amx_fetch(const void *const *rows, size_t row_bytes, int from, int to) {
-  for (int j = from; j < to; j++) {
-    for (size_t i = 0; i < row_bytes; i += 64) _mm_prefetch((const char *)rows[j] + i, _MM_HINT_T1);
+/* Rows that are needed soon: they are asked for a few at a time, so that memory is busy while tiles are. */
+struct amx_ahead {
+  const void *const *rows;
+  int n; /* not yet asked for */
+  size_t row_bytes;
+};
+static ALWAYS_INLINE void amx_ask(struct amx_ahead *a, int n) {
+  for (n = MIN(n, a->n), a->n -= n; n > 0; n--, a->rows++) {
+    for (size_t i = 0; i < a->row_bytes; i += 64) _mm_prefetch((const char *)*a->rows + i, _MM_HINT_T1);
   }
 }
 
@@ -149,21 +155,23 @@ static ALWAYS_INLINE void amx_pack_values_row(char *tiles, const void *even, con
 }
 #endif
 
-/* BLOCK keys, all dims: a pair of tiles for each BLOCK dims. Rows that are needed later are asked for meanwhile, a few at a time. */
-static KERNEL void amx_pack_keys(char *out, const void *const *k, int head_dim, const void *const *ahead, size_t row_bytes) {
+/* BLOCK keys, all dims: a pair of tiles for each BLOCK dims. n rows ahead are asked for meanwhile. */
+static KERNEL void amx_pack_keys(char *out, const void *const *k, int head_dim, struct amx_ahead *ahead, int n) {
+  const int each = div_up(n * BLOCK, head_dim);
   for (int i = 0; i < head_dim; i += BLOCK, out += PAIR_BYTES) {
-    if (ahead) amx_fetch(ahead, row_bytes, BLOCK * i / head_dim, BLOCK * (i + BLOCK) / head_dim);
+    amx_ask(ahead, each);
     amx_pack_keys_tile(out, k, sizeof(uint16_t) * (size_t)i);
     amx_pack_keys_tile(out + TILE_BYTES, k + SIDE, sizeof(uint16_t) * (size_t)i);
   }
 }
 
 /* The same of values. */
-static KERNEL void amx_pack_values(char *out, const void *const *v, int head_dim, const void *const *ahead, size_t row_bytes) {
+static KERNEL void amx_pack_values(char *out, const void *const *v, int head_dim, struct amx_ahead *ahead, int n) {
+  const int each = div_up(n, SIDE);
   for (int r = 0; r < SIDE; r++, out += 64) {
     const uint16_t *even = v[2 * r], *odd = v[2 * r + 1];
     char *to = out;
-    if (ahead) amx_fetch(ahead, row_bytes, 2 * r, 2 * r + 2);
+    amx_ask(ahead, each);
     for (int i = 0; i < head_dim; i += BLOCK, to += PAIR_BYTES) amx_pack_values_row(to, even + i, odd + i);
   }
 }
@@ -245,19 +253,21 @@ static void amx_pack_q(char *out, const struct amx_group *g, const void *zero_ro
   }
 }
 
-/* 16 rows of keys one after the other: where they are, or copied there. */
-static const char *amx_rows_together(char *copy, const void *const *k, size_t row_bytes) {
-  bool together = true;
+/* Rows of keys one after the other as a tile, of which [from, to) count: where they are, or copied there. The others may be anything: a row of keys
+ * makes a row of scores, and nobody looks at those. */
+static const char *amx_rows_together(char *copy, const void *const *k, int from, int to, size_t row_bytes) {
+  bool together = from == 0 && to == SIDE;
   for (int j = 1; j < SIDE; j++) together &= (const char *)k[j] == (const char *)k[0] + (size_t)j * row_bytes;
   if (together) return k[0];
-  for (int j = 0; j < SIDE; j++) memcpy(copy + (size_t)j * row_bytes, k[j], row_bytes);
+  for (int j = from; j < to; j++) memcpy(copy + (size_t)j * row_bytes, k[j], row_bytes);
   return copy;
 }
 
 /* Scores of up to 16 lines with two blocks of keys, the other way round: keys × lines, so that keys need no packing. Four sums at once, as a product
  * takes 52 cycles to its result. */
-static KERNEL void amx_few_scores(float *out, const char *q, const char *const k[4], int head_dim, const void *const *ahead,
-                                  size_t row_bytes) {
+static KERNEL void amx_few_scores(float *out, const char *q, const char *const k[4], int head_dim, size_t row_bytes,
+                                  struct amx_ahead *ahead) {
+  const int each = div_up(2 * BLOCK * BLOCK, head_dim); /* rows: as many as these are */
   TILE_SEES_MEMORY();
   TILE_ZERO(T_C00);
   TILE_ZERO(T_C01);
@@ -279,7 +289,7 @@ static KERNEL void amx_few_scores(float *out, const char *q, const char *const k
     TILE_BF16(T_C11, T_A1, T_B0);
     TILE_BF16(T_C10, T_A0, T_B1);
     TILE_BF16(T_C11, T_A1, T_B1);
-    amx_fetch(ahead, row_bytes, 2 * BLOCK * i / head_dim, 2 * BLOCK * (i + BLOCK) / head_dim);
+    amx_ask(ahead, each);
   }
   TILE_STORE(T_C00, out, 64);
   TILE_STORE(T_C01, out + SIDE * SIDE, 64);
@@ -301,15 +311,17 @@ static KERNEL void amx_few_scores(float *out, const char *q, const char *const k
     TILE_STORE(c0, acc, line);                                                                                                             \
     TILE_STORE(c1, (acc) + SIDE, line);                                                                                                    \
   } while (0)
-static KERNEL void amx_few_values(struct amx_group *g, int block, const char *packed) {
+static KERNEL void amx_few_values(struct amx_group *g, int block, const char *packed, struct amx_ahead *ahead, int n) {
   const size_t line = sizeof(float) * (size_t)g->head_dim;
   const char *p = (const char *)&g->p[0][block * BLOCK];
+  const int each = div_up(n * 2 * BLOCK, g->head_dim);
   int i = 0;
   TILE_SEES_MEMORY();
   TILE_LOAD(T_A0, p, sizeof g->p[0]);
   TILE_LOAD(T_A1, p + 64, sizeof g->p[0]);
   for (; i + 2 * BLOCK <= g->head_dim; i += 2 * BLOCK, packed += 2 * PAIR_BYTES) {
     AMX_FEW_VALUES(T_C00, T_C01, g->acc + i, packed);
+    amx_ask(ahead, each);
     AMX_FEW_VALUES(T_C10, T_C11, g->acc + i + BLOCK, packed + PAIR_BYTES);
   }
   if (i < g->head_dim) AMX_FEW_VALUES(T_C00, T_C01, g->acc + i, packed);
@@ -384,19 +396,23 @@ static bool amx_group_of(struct amx_group *g, const struct attn_lines *s, const 
   return lo < hi;
 }
 
+/* What to ask for while keys are worked on: the values; and then: keys of what comes after this segment. */
+static struct amx_ahead amx_values_ahead(const struct attn_seen *seen) {
+  return (struct amx_ahead){seen->v + seen->lo, seen->hi - seen->lo, seen->row_bytes};
+}
+static struct amx_ahead amx_keys_ahead(const struct attn_seen *seen) {
+  return (struct amx_ahead){seen->next_k, seen->n_next, seen->row_bytes};
+}
+
 static void amx_many(const struct attn_lines *s, const struct attn_seen *seen) {
   struct amx_group g;
   char *keys = seen->scratch, *values = keys + amx_packed_bytes(s->head_dim);
   const size_t block_bytes = (size_t)(s->head_dim / BLOCK) * PAIR_BYTES;
   int shaped = 0;
-  for (int b = seen->lo / BLOCK; b * BLOCK < seen->hi; b++) {
-    const int at = b * BLOCK;
-    amx_pack_keys(keys + (size_t)b * block_bytes, seen->k + at, s->head_dim, seen->v + at, seen->row_bytes);
-  }
-  for (int b = seen->lo / BLOCK; b * BLOCK < seen->hi; b++) {
-    const int at = b * BLOCK;
-    amx_pack_values(values + (size_t)b * block_bytes, seen->v + at, s->head_dim, seen->next_k ? seen->next_k + at : NULL, seen->row_bytes);
-  }
+  struct amx_ahead own = amx_values_ahead(seen), next = amx_keys_ahead(seen);
+  const int first = seen->lo / BLOCK, end = div_up(seen->hi, BLOCK), each = div_up(next.n, end - first);
+  for (int b = first; b < end; b++) amx_pack_keys(keys + (size_t)b * block_bytes, seen->k + b * BLOCK, s->head_dim, &own, BLOCK);
+  for (int b = first; b < end; b++) amx_pack_values(values + (size_t)b * block_bytes, seen->v + b * BLOCK, s->head_dim, &next, each);
   for (int line = 0; line < s->n; line += GROUP) {
     if (!amx_group_of(&g, s, seen, line)) continue;
     if (g.n != shaped) amx_shape(shaped = g.n);
@@ -408,20 +424,27 @@ static void amx_many(const struct attn_lines *s, const struct attn_seen *seen) {
   tile_end();
 }
 
-/* The scores of a group of up to 16 lines, to p. Values are fetched meanwhile. */
+/* The scores of a group of up to 16 lines, to p. */
 static void amx_few_all_scores(struct amx_group *g, const struct attn_seen *seen) {
+  enum { TILES = 2 * BLOCK / SIDE };
   _Alignas(64) float s[2 * BLOCK][SIDE], turned[SIDE][SIDE];
   char *q = seen->scratch, *copies = q + (size_t)(g->head_dim / BLOCK) * PAIR_BYTES;
+  struct amx_ahead keys = {seen->k + seen->lo, seen->hi - seen->lo, seen->row_bytes}, values = amx_values_ahead(seen);
+  if (!seen->asked) amx_ask(&keys, keys.n);
   amx_pack_q(q, g, seen->zero_row);
   amx_shape(SIDE);
   for (int b = g->lo & ~1; b < g->hi; b += 2) {
-    const char *k[4];
-    for (int i = 0; i < 4; i++) {
-      k[i] = amx_rows_together(copies + (size_t)(i * SIDE) * seen->row_bytes, seen->k + b * BLOCK + i * SIDE, seen->row_bytes);
+    const char *k[TILES];
+    int from[TILES], to[TILES]; /* keys of each tile that somebody sees */
+    for (int i = 0; i < TILES; i++) {
+      const int at = b * BLOCK + i * SIDE;
+      from[i] = MAX(seen->lo - at, 0), to[i] = MIN(seen->hi - at, SIDE);
+      k[i] = amx_rows_together(copies + (size_t)(i * SIDE) * seen->row_bytes, seen->k + at, from[i], to[i], seen->row_bytes);
     }
-    amx_few_scores(s[0], q, k, g->head_dim, seen->v + b * BLOCK, seen->row_bytes);
-    for (int i = 0; i < 4; i++) {
+    amx_few_scores(s[0], q, k, g->head_dim, seen->row_bytes, &values);
+    for (int i = 0; i < TILES; i++) {
       const void *rows[SIDE];
+      if (from[i] >= to[i]) continue;
       for (int j = 0; j < SIDE; j++) rows[j] = s[i * SIDE + j];
       amx_pack_keys_tile((char *)turned, rows, 0);
       for (int l = 0; l < g->n; l++) memcpy(&g->p[l][b * BLOCK + i * SIDE], turned[l], sizeof turned[l]);
@@ -438,10 +461,11 @@ static void amx_few(const struct attn_lines *s, const struct attn_seen *seen) {
   amx_softmax(&g);
   amx_shape(g.n);
   memset(g.acc, 0, sizeof(float) * (size_t)g.n * (size_t)g.head_dim);
+  struct amx_ahead next = amx_keys_ahead(seen);
+  const int half = div_up(next.n, 2 * (g.hi - g.lo)); /* of what a block's time is worth */
   for (int b = g.lo; b < g.hi; b++) {
-    const int at = b * BLOCK;
-    amx_pack_values(packed, seen->v + at, s->head_dim, seen->next_k ? seen->next_k + at : NULL, seen->row_bytes);
-    amx_few_values(&g, b, packed);
+    amx_pack_values(packed, seen->v + b * BLOCK, s->head_dim, &next, half);
+    amx_few_values(&g, b, packed, &next, half);
   }
   tile_end();
 }
@@ -481,22 +505,39 @@ static void amx_segment(const struct attn_lines *s, const struct attn_seen *seen
     struct attn_seen own = *seen;
     if (seen->from[l] >= seen->to[l]) continue;
     for (int j = 0; j < ATTN_SEGMENT; j++) v[j] = j >= seen->from[l] && j < seen->to[l] ? seen->v[j] : seen->zero_row;
-    own.v = v, own.from = seen->from + l, own.to = seen->to + l, own.lo = seen->from[l], own.hi = seen->to[l];
+    own.v = v, own.n_next = 0, own.from = seen->from + l, own.to = seen->to + l, own.lo = seen->from[l], own.hi = seen->to[l];
     amx_lines(&line, &own);
   }
+}
+
+/* Quarters 0 1 2 3 of a and 0 1 2 3 of b, side by side: a0 b0 a1 b1, a2 b2 a3 b3. */
+static ALWAYS_INLINE void amx_in_order(float out[BLOCK], vec a, vec b) {
+#ifdef CYGNET_SIMDE
+  float x[BLOCK];
+  vec_store(x, a);
+  vec_store(x + VEC, b);
+  for (int j = 0; j < BLOCK; j += 8) {
+    memcpy(out + j, x + j / 2, 4 * sizeof(float));
+    memcpy(out + j + 4, x + VEC + j / 2, 4 * sizeof(float));
+  }
+#else
+  const vec low = _mm512_shuffle_f32x4(a, b, 0x44), high = _mm512_shuffle_f32x4(a, b, 0xee);
+  vec_store(out, _mm512_shuffle_f32x4(low, low, 0xd8));
+  vec_store(out + VEC, _mm512_shuffle_f32x4(high, high, 0xd8));
+#endif
 }
 
 static void amx_finish(float *out, const float *acc, float sum, int n) {
   const vec d = vec_set1(sum), zero = vec_zero(); /* which makes -0 to 0 */
   for (int i = 0; i < n; i += BLOCK) {
-    float x[BLOCK], y[BLOCK];
-    vec_store(x, vec_add(vec_div(vec_load(acc + i), d), zero));
-    vec_store(x + VEC, vec_add(vec_div(vec_load(acc + i + VEC), d), zero));
-    for (int j = 0; j < BLOCK; j += 8) {
-      memcpy(y + j, x + j / 2, 4 * sizeof(float));
-      memcpy(y + j + 4, x + VEC + j / 2, 4 * sizeof(float));
+    const vec a = vec_add(vec_div(vec_load(acc + i), d), zero), b = vec_add(vec_div(vec_load(acc + i + VEC), d), zero);
+    float y[BLOCK];
+    if (n - i >= BLOCK) {
+      amx_in_order(out + i, a, b);
+      continue;
     }
-    memcpy(out + i, y, sizeof(float) * (size_t)MIN(BLOCK, n - i));
+    amx_in_order(y, a, b);
+    memcpy(out + i, y, sizeof(float) * (size_t)(n - i));
   }
 }
 

@@ -19,7 +19,7 @@
 #include "compute/attn.h"
 #include "compute/device.h"
 
-enum { LAYERS_MOST = 4, SEQS_MOST = 4 };
+enum { LAYERS_MOST = 4, SEQS_MOST = 18 };
 
 struct world {
   struct attn_layer layers[LAYERS_MOST];

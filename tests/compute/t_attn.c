@@ -218,6 +218,33 @@ static void long_contexts(void **state) {
   }
 }
 
+/* Many users with one row each: threads take several of them at a time, and look ahead to the next one's keys. Whoever computes beside a row, and in
+ * whatever order, its bits are those that it has alone. */
+static void many_users_have_the_bits_of_one(void **state) {
+  (void)state;
+  uint64_t rand = 15;
+  for (int i = 0; i < 4; i++) {
+    struct world w = new_world(1 + i % 2, 1 + i, 32, i == 1 ? 700 : 90, i == 3 ? DTYPE_F32 : DTYPE_BF16, test_rand(&rand));
+    w.n_seqs = SEQS_MOST;
+    for (int s = 0; s < w.n_seqs; s++) {
+      bool ends_early = i == 2 && s % 5 == 1;
+      w.len[s] = ends_early ? 40 : i < 2 ? ATTN_SEGMENT + 30 : 70;
+      w.quiet[s] = w.len[s] - 3;
+    }
+    for (int level = 0; level < n_levels; level++) {
+      struct road road = {.ops = &attn_cpu_ops, .kern = levels[level], .page = 16, .chunk = 1 << 20};
+      float *alone = walk(&w, &road);
+      for (int threads = 1; threads < 4; threads++) {
+        road.workers = pools[threads], road.chunk = 1, road.together = true, road.page = page_sizes[threads];
+        float *got = walk(&w, &road);
+        expect_same(&w, got, alone, levels[level]->name);
+        free(got);
+      }
+      free(alone);
+    }
+  }
+}
+
 /* Pictures of random lengths at random places, longer and shorter than the window, neighbours too; some rows see nothing. Whatever the
  * chunks (none cuts a picture), pages, threads and company: near the oracle, and always the same bits. */
 static void rows_of_a_picture_see_each_other(void **state) {
@@ -593,6 +620,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(all_windows_match_the_oracle),
     cmocka_unit_test(every_road_gives_the_same_bits),
     cmocka_unit_test(long_contexts),
+    cmocka_unit_test(many_users_have_the_bits_of_one),
     cmocka_unit_test(rows_of_a_picture_see_each_other),
     cmocka_unit_test(nan_stays_with_those_who_see_it),
     cmocka_unit_test(vanishing_products_have_one_sign),
