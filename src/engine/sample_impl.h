@@ -49,11 +49,15 @@ static ALWAYS_INLINE lanes lanes_exp(lanes z) {
   return (lanes)(((lane_bits)poly + exponent) & counts);
 }
 
+/* Blocks that are asked for ahead of their turn: a row comes from memory, which by itself is not read as fast as it can be. */
+enum { SCAN_AHEAD = 16, LINE_FLOATS = 16 };
+
 static float scan(float *restrict block_max, const float *restrict x, int n_blocks, bool *is_nan) {
   lane_bits strange = {0};
   float max = -INFINITY;
   for (int b = 0; b < n_blocks; b++, x += SAMPLE_BLOCK) {
     lanes top = lanes_all(-INFINITY), other = top;
+    for (int i = 0; i < SAMPLE_BLOCK && b + SCAN_AHEAD < n_blocks; i += LINE_FLOATS) __builtin_prefetch(x + SCAN_AHEAD * SAMPLE_BLOCK + i);
     for (int i = 0; i < SAMPLE_BLOCK; i += 2 * SAMPLE_LANES) {
       lanes u = lanes_load(x + i), v = lanes_load(x + i + SAMPLE_LANES);
       strange |= (u != u) | (v != v);
