@@ -49,7 +49,7 @@ else
 ISA_avxvnni := $(ISA_avx2) -mavxvnni
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -mbmi2
 ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
-ISA_amx := $(ISA_avx512bf16) -mamx-tile -mamx-int8 -mamx-bf16
+ISA_amx := $(ISA_avx512bf16) -mavx512vbmi -mavx512fp16 -mamx-tile -mamx-int8 -mamx-bf16
 endif
 endif
 

@@ -357,7 +357,8 @@ static void element_run(void *ctx) {
 
 static void check_elements(const struct kern *k) {
   static const char *const names[] = {"rmsnorm", "add_rmsnorm", "gelu", "softcap", "rope", "argmax"};
-  static const double least[] = {2.3, 2.5, 15, 11, 1.3, 6};
+  static const double least[] = {
+      2.3, 2.5, 15, 11, 1.3, 4}; /* argmax: half of 8, which avx2 has on processors with wider vectors; of Zen 3's 12 it is a third */
   for (int i = 0; i < (int)ARRAY_LEN(names); i++) {
     for (int v = 0; v < 3; v++)
       for (int j = 0; j < ELEMENTS; j++) values[v][j] = next_float();

@@ -142,9 +142,8 @@ static void rest_unit(struct layer *l, int row, int n) {
   norm(l, &h, &x);
   if (g->form == GEMMA4) {
     part_done(REST);
-    ops->linear(dev, 2, (const struct weight *[]){&l->w[GATE], &l->w[UP]}, (struct tensor *[]){&gate, &up}, &h);
+    ops->linear_gated(dev, &up, &l->w[GATE], &l->w[UP], &h, ACT_GELU_TANH, &gate);
     part_done(PRODUCTS);
-    ops->gated(dev, &up, &gate, &up, ACT_GELU_TANH);
   } else {
     product(&l->w[UP], &up, &h);
     ops->bias_act(dev, &up, vector, g->form == SIGLIP ? ACT_GELU_TANH : ACT_GELU_ERF);

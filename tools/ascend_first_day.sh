@@ -74,7 +74,7 @@ probe() { "$build/ascend_probe" 2> "$folder/probe.log"; }
 operators() {
   local test name status=0
   export NPU_REAL=$profile CYGNET_TEST_FILTER
-  for test in ops:test_{elementwise,gated_together,norms,rows_moved,argmax,linear,wide_head,embed,rope,experts,recorded,late} "encoder:*" \
+  for test in ops:test_{elementwise,gated_together,norms,rows_moved,argmax,linear,linear_gated,wide_head,embed,rope,experts,recorded,late} "encoder:*" \
     attn:{every_route_alone,all_routes_together,pictures,copied_pages,second_prepare,recorded,banks}; do
     name=${test%%:*} CYGNET_TEST_FILTER=${test#*:}
     if timeout -k 20 900 "$release/tests/compute/t_ascend_$name" > "$folder/test" 2>&1; then

@@ -390,6 +390,17 @@ static void cpu_gated(struct device *d, struct tensor *y, const struct tensor *g
   cpu_spread(d, &j, gate->rows, gate->cols, 4, true);
 }
 
+static void cpu_linear_gated(struct device *d, struct tensor *y, const struct weight *gate, const struct weight *up, const struct tensor *x,
+                             enum act act, struct tensor *up_room) {
+  CHECK(gate->rows == up->rows && y->data != x->data && y->data != up_room->data && up_room->data != x->data);
+  if (gemm_gated_supports(d->kern, gate, up)) {
+    gemm_gated(d->kern, d->workers, &cpu_of(d)->gemm, gate, up, y, x, act);
+    return;
+  }
+  cpu_linear(d, 2, (const struct weight *[]){gate, up}, (struct tensor *[]){y, up_room}, x);
+  cpu_gated(d, y, y, up_room, act);
+}
+
 static void rope_step_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
   (void)col;
   for (int r = row; r < row_end; r++) {
@@ -640,6 +651,7 @@ const struct device_ops device_cpu_ops = {
     .embed = cpu_embed,
     .embed_add = cpu_embed_add,
     .linear = cpu_linear,
+    .linear_gated = cpu_linear_gated,
     .moe = cpu_moe,
     .rmsnorm = cpu_rmsnorm,
     .add_rmsnorm = cpu_add_rmsnorm,

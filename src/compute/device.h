@@ -128,6 +128,10 @@ struct device_ops {
   /* y += columns [from, from + y.cols) of the table's rows · scale; an id outside the table stands for row 0. */
   void (*embed_add)(struct device *d, struct tensor *y, const struct weight *table, int from, const int32_t *ids, float scale);
   void (*linear)(struct device *d, int n_w, const struct weight *const *w, struct tensor *const *y, const struct tensor *x);
+  /* y = act(x · gateᵀ) ⊙ (x · upᵀ): the bits of linear and then gated. up_room [rows, up rows] is room for the second product; a device may leave it
+   * alone, so what is in it afterwards means nothing. x, y and up_room do not overlap. */
+  void (*linear_gated)(struct device *d, struct tensor *y, const struct weight *gate, const struct weight *up, const struct tensor *x,
+                       enum act act, struct tensor *up_room);
   /* The sum of the experts that each row's logits choose: moe.h. */
   void (*moe)(struct device *d, const struct moe *m, struct tensor *y, const struct tensor *x, const struct tensor *logits, enum act act);
   /* Norm over groups of x.cols / groups columns with the same w each (q and k norms: groups = heads). w NULL = 1. */

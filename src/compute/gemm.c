@@ -7,18 +7,21 @@
 #include "base/record.h"
 #include "compute/gemm_kern.h"
 #include "compute/gemm_quant.h"
+#include "compute/gemm_tiles.h"
 
 enum {
-  WEIGHTS_MAX = 8,          /* that share one x in a call */
-  STREAM_BYTES = 64 << 10,  /* of weights per item at least, when they are read for few rows */
-  TILE_X_BYTES = 192 << 10, /* of quantised x per row tile at most: it stays in a second-level cache of 512 KiB beside the weights */
-  ITEMS_PER_WORKER = 8,     /* so that uneven workers finish together */
-  WIDE_ROWS_LEAST = 24,     /* of x from which on plain numbers take the way for many rows */
-  WIDE_PANELS_LEAST = 8,    /* per item of those: each copies its rows of x */
-  ROWS_QUANTISED_BY_ONE = 4 /* a fork-join costs more than that */
+  WEIGHTS_MAX = 8,            /* that share one x in a call */
+  STREAM_BYTES = 64 << 10,    /* of weights per item at least, when they are read for few rows */
+  TILE_X_BYTES = 192 << 10,   /* of quantised x per row tile at most: it stays in a second-level cache of 512 KiB beside the weights */
+  ITEMS_PER_WORKER = 8,       /* so that uneven workers finish together */
+  TILES_ITEMS_PER_WORKER = 4, /* of many rows on tiles: those want many panels */
+  WIDE_ROWS_LEAST = 24,       /* of x from which on plain numbers take the way for many rows */
+  WIDE_PANELS_LEAST = 8,      /* per item of those: each copies its rows of x */
+  ROWS_QUANTISED_BY_ONE = 4,  /* a fork-join costs more than that */
+  TILES_X_BYTES = 1280 << 10  /* of x as bf16 per item at most: processors with tiles have 2 MiB of second-level cache */
 };
 
-static bool is_ref(const struct kern *k) { return !k->gemm->quantise_row; }
+static bool is_ref(const struct kern *k) { return k->isa == ISA_REF; }
 
 static int panels_of(const struct weight *w) { return div_up(w->rows, GEMM_PANEL); }
 
@@ -46,18 +49,27 @@ static size_t quantised_row_bytes(const struct weight *w) {
 }
 
 size_t gemm_packed_bytes(const struct kern *k, const struct weight *w) {
-  if (!is_ref(k)) return (size_t)panels_of(w) * gemm_panel_bytes(w->dtype, w->cols);
+  if (!is_ref(k))
+    return (size_t)panels_of(w) * gemm_panel_bytes(w->dtype, w->cols) + (gemm_on_tiles(k, w->dtype) ? gemm_tails_bytes(w) : 0);
   return w->from ? (size_t)w->rows * quantised_row_bytes(w) : 0;
 }
 
 enum { PACK_PANELS = 16 };
 
+struct packing {
+  struct weight *w;
+  bool tails;
+};
+
 static void pack_item(void *ctx, int item, int worker) {
-  struct weight *w = ctx;
-  size_t panel_bytes = gemm_panel_bytes(w->dtype, w->cols);
-  int to = MIN(panels_of(w), (item + 1) * PACK_PANELS);
+  const struct packing *c = ctx;
+  size_t panel_bytes = gemm_panel_bytes(c->w->dtype, c->w->cols);
+  int to = MIN(panels_of(c->w), (item + 1) * PACK_PANELS);
   (void)worker;
-  for (int p = item * PACK_PANELS; p < to; p++) gemm_pack_panel(w, p, (uint8_t *)w->packed + (size_t)p * panel_bytes);
+  for (int p = item * PACK_PANELS; p < to; p++) {
+    gemm_pack_panel(c->w, p, (uint8_t *)c->w->packed + (size_t)p * panel_bytes);
+    if (c->tails) gemm_tail_make(c->w, p);
+  }
 }
 
 /* The reference level's own copy in the file's form. */
@@ -71,8 +83,13 @@ static void quantise_item(void *ctx, int item, int worker) {
 
 void gemm_pack(const struct kern *k, struct workers *workers, struct weight *w) {
   if (is_ref(k) && !w->from) return;
-  workers_run(workers, is_ref(k) ? quantise_item : pack_item, w, div_up(panels_of(w), PACK_PANELS));
-  if (!is_ref(k)) return;
+  struct packing packing = {w, gemm_on_tiles(k, w->dtype)};
+  int n_items = div_up(panels_of(w), PACK_PANELS);
+  if (!is_ref(k)) {
+    workers_run(workers, pack_item, &packing, n_items);
+    return;
+  }
+  workers_run(workers, quantise_item, w, n_items);
   w->source = w->packed;
   w->row_bytes = quantised_row_bytes(w);
   w->from = DTYPE_NONE;
@@ -99,6 +116,8 @@ struct rows {
   struct gemm_block *blocks;
   uint16_t *bf16;
   size_t bf16_stride; /* elements */
+  uint16_t *tiles;    /* gemm_tiles.h; in the memory of the forms above, which no weight wants then */
+  int tile_blocks;    /* per row of those */
   char *per_worker;
   size_t per_worker_bytes;
 };
@@ -106,8 +125,8 @@ struct rows {
 /* Elements; an odd number of cache lines, or rows would fall into few sets of a cache. */
 static size_t bf16_stride(int cols) { return (align_up((size_t)cols, 32) / 32 | 1) * 32; }
 static size_t worker_bytes(int cols) {
-  size_t ref = GEMM_REF_ROWS * (size_t)cols * sizeof(float);
-  return align_up(MAX(ref, MAX(sizeof(struct gemm_tile), sizeof(struct gemm_wide))), 4096);
+  size_t ref = GEMM_REF_ROWS * (size_t)cols * sizeof(float), codes = MAX(sizeof(struct gemm_tile), sizeof(struct gemm_wide));
+  return align_up(MAX(ref, MAX(codes, sizeof(struct gemm_tiles))), 4096);
 }
 
 size_t gemm_scratch_bytes(int rows_max, int cols_max, int n_workers) {
@@ -127,6 +146,8 @@ static struct rows lay_out(const struct gemm_kern *k, const struct gemm_scratch 
   r.blocks = (struct gemm_block *)(void *)at;
   at += align_up(n * sizeof(struct gemm_block), 64);
   r.bf16 = (uint16_t *)(void *)at;
+  r.tiles = (uint16_t *)(void *)r.codes;
+  r.tile_blocks = div_up(x->cols, GEMM_BLOCK);
   r.per_worker_bytes = worker_bytes(s->cols_max);
   r.per_worker = (char *)align_up((size_t)s->data, 64) + (s->n_bytes - 64 - (size_t)s->n_workers * r.per_worker_bytes);
   return r;
@@ -149,8 +170,11 @@ struct call_weight {
 struct call {
   const struct kern *kern;
   struct rows rows;
-  bool quantise, to_bf16;
+  bool quantise, to_bf16, to_tiles;
   bool wide;          /* all weights are plain numbers, and there are many rows */
+  bool gated;         /* the first weight's products are gated by those of the second: y is the first's */
+  enum act act;       /* of that */
+  int pass_blocks;    /* of k that are gone through for all panels of an item before the next, on tiles */
   int rows_per_item;  /* of prepare_rows */
   int tile_rows;      /* of x per item of product_item */
   int items_per_tile; /* of all weights */
@@ -169,6 +193,8 @@ static void prepare_rows(void *ctx, int item, int worker) {
     size_t at = block_at(r, row, 0);
     if (c->quantise) k->quantise_row(r->codes + at * GEMM_BLOCK, r->blocks + at, r->group, x, r->x.cols);
     if (c->to_bf16) k->bf16_row(r->bf16 + (size_t)row * r->bf16_stride, x, r->x.cols);
+    if (c->to_tiles)
+      k->tiles->x_row(r->tiles + gemm_tiles_x_at(r->x.rows, r->tile_blocks, row), gemm_tiles_x_step(r->x.rows), x, r->x.cols);
   }
 }
 
@@ -190,14 +216,6 @@ static int range_blocks(int n_blocks, int n_rows) {
   return div_up(div_up(n_blocks, div_up(n_blocks, GEMM_RANGE_SHORT)), GEMM_RECORD_BLOCKS_MAX) * GEMM_RECORD_BLOCKS_MAX;
 }
 
-/* Of n_rows that are left. */
-static int rows_together(const struct gemm_kern *k, const struct gemm_type_kern *t, int group, int n_rows) {
-  if (t->direct) return MIN(n_rows, GEMM_DIRECT_ROWS);
-  if (!t->groups || n_rows < k->groups_from) return MIN(n_rows, group);
-  int n = MIN(n_rows, k->groups_rows), rest = n % group;
-  return rest <= group / 2 && n > group ? n - rest : n; /* more are worth a whole group */
-}
-
 /* To y, from its row `row` on; where y is NULL they stay in the tile. */
 static void panel_codes(const struct gemm_kern *k, const struct weight *w, int panel, struct gemm_x x, int group, int n_rows,
                         struct gemm_tile *tile, const struct tensor *y, int row) {
@@ -213,14 +231,13 @@ static void panel_codes(const struct gemm_kern *k, const struct weight *w, int p
     struct gemm_ahead ahead = {next, (int)(record_bytes / f->blocks)}, none = {next, 0};
     if (!t->direct) t->unpack(tile, in, n);
     for (int i = 0, m; i < n_rows; i += m) {
-      m = rows_together(k, t, group, n_rows - i);
+      m = MIN(n_rows - i, t->direct ? GEMM_DIRECT_ROWS : group);
       size_t at = (size_t)i * (size_t)n_blocks + (size_t)b * (size_t)group;
       struct gemm_x part = {x.codes + at * GEMM_BLOCK, x.blocks + at};
       float(*acc)[GEMM_PANEL] = tile->acc + (last && b == 0 ? 0 : i);
       if (b == 0) memset(acc, 0, (size_t)m * sizeof *acc);
       for (int r = 0; r < (last ? m : 0); r++) __builtin_prefetch(tensor_row(y, row + i + r) + panel * GEMM_PANEL, 1);
       if (t->direct) t->direct(in, n, m, part, n_blocks, acc, i == 0);
-      else if (t->groups && m >= k->groups_from) t->groups(tile, n, m, part, n_blocks, acc, i ? none : ahead);
       else t->rows(tile, n, m, part, acc, i ? none : ahead);
       for (int r = 0; r < (last ? m : 0); r++) store(y, w, row + i + r, panel, acc[r]);
     }
@@ -237,8 +254,7 @@ void gemm_panel_plain(const struct gemm_kern *k, const struct weight *w, int pan
                       int n_rows, struct gemm_tile *tile) {
   size_t k_bytes = GEMM_PANEL * (size_t)gemm_format_of(w->dtype)->plain_bytes;
   const uint8_t *in = (const uint8_t *)w->packed + (size_t)panel * gemm_panel_bytes(w->dtype, w->cols);
-  int most = k->types[w->dtype].plain_rows_max ? k->types[w->dtype].plain_rows_max : k->plain_rows_max;
-  int step = div_up(n_rows, div_up(n_rows, most)); /* passes alike: 5 rows of at most 4 are 3 + 2 */
+  int step = div_up(n_rows, div_up(n_rows, k->plain_rows_max)); /* passes alike: 5 rows of at most 4 are 3 + 2 */
   memset(tile->acc, 0, (size_t)n_rows * sizeof tile->acc[0]);
   for (int at = 0; at < w->cols; at += GEMM_RANGE_PLAIN) {
     int n = MIN(GEMM_RANGE_PLAIN, w->cols - at);
@@ -246,13 +262,6 @@ void gemm_panel_plain(const struct gemm_kern *k, const struct weight *w, int pan
       k->types[w->dtype].plain_rows(in + (size_t)at * k_bytes, n, MIN(step, n_rows - i),
                                     (const char *)x + (size_t)i * x_bytes + (size_t)at * elem_bytes, x_bytes, tile->acc + i);
   }
-}
-
-static void begin(const struct call *c, const struct part *p) {
-  if (c->kern->gemm->begin) c->kern->gemm->begin(p->w->dtype, p->n_rows);
-}
-static void end(const struct call *c) {
-  if (c->kern->gemm->end) c->kern->gemm->end();
 }
 
 static void quantised_few(const struct call *c, const struct part *p, struct gemm_tile *tile) {
@@ -270,9 +279,7 @@ static void quantised_rows(const struct call *c, const struct part *p, struct ge
   const struct rows *r = &c->rows;
   size_t at = block_at(r, p->row, 0);
   struct gemm_x x = {r->codes + at * GEMM_BLOCK, r->blocks + at};
-  begin(c, p);
   for (int panel = p->from; panel < p->to; panel++) panel_codes(c->kern->gemm, p->w, panel, x, r->group, p->n_rows, tile, p->y, p->row);
-  end(c);
 }
 
 static const void *plain_x(const struct call *c, const struct weight *w, int row, size_t *row_bytes, size_t *elem_bytes) {
@@ -292,7 +299,6 @@ static void plain_part(const struct call *c, const struct part *p, struct gemm_t
   size_t row_bytes, elem_bytes, panel_bytes = gemm_panel_bytes(p->w->dtype, p->w->cols);
   const char *x = plain_x(c, p->w, p->row, &row_bytes, &elem_bytes);
   const uint8_t *packed = p->w->packed;
-  begin(c, p);
   for (int panel = p->from, n; p->n_rows == 1 && panel < p->to; panel += n) {
     n = MIN(g->plain_panels_max, p->to - panel);
     g->types[p->w->dtype].plain_one(tile->acc, packed + (size_t)panel * panel_bytes, panel_bytes, n, x, p->w->cols);
@@ -303,7 +309,6 @@ static void plain_part(const struct call *c, const struct part *p, struct gemm_t
     gemm_panel_plain(g, p->w, panel, x, row_bytes, elem_bytes, p->n_rows, tile);
     for (int i = 0; i < p->n_rows; i++) store(p->y, p->w, p->row + i, panel, tile->acc[i]);
   }
-  end(c);
 }
 
 /* Ranges of k outermost: that of the rows lies in the second-level cache while all panels go over it, that of a panel in the first. */
@@ -331,9 +336,65 @@ static void wide_part(const struct call *c, const struct part *p, struct gemm_wi
   }
 }
 
+/* --- on tiles --------------------------------------------------------------------------------------------------------- */
+
+/* Where panel `panel` of rows from p->row on is in y, and how many columns it has there. */
+static float *y_of(const struct part *p, int panel) { return tensor_row(p->y, p->row) + panel * GEMM_PANEL; }
+static int cols_of(const struct part *p, int panel) { return MIN(GEMM_PANEL, p->w->rows - panel * GEMM_PANEL); }
+
+/* Sums that an earlier pass left in y. */
+static void take_up(const struct part *p, int panel, float (*acc)[GEMM_PANEL]) {
+  size_t n_bytes = (size_t)cols_of(p, panel) * sizeof(float);
+  for (int r = 0; r < p->n_rows; r++) memcpy(acc[r], tensor_row(p->y, p->row + r) + panel * GEMM_PANEL, n_bytes);
+}
+
+static void finish_gated(const struct call *c, const struct part *p, const struct gemm_tiles_pair *pair, struct gemm_tiles *t) {
+  int panel = pair->of[0].panel;
+  gemm_tiles_scale(c->kern, pair, p->n_rows, t);
+  for (int r = 0; r < p->n_rows; r++)
+    c->kern->gated(tensor_row(p->y, p->row + r) + panel * GEMM_PANEL, t->acc[0][r], t->acc[1][r], c->act, cols_of(p, panel));
+}
+
+static void finish(const struct call *c, const struct part *p, const struct gemm_tiles_pair *pair, bool last, struct gemm_tiles *t) {
+  for (int i = 0; i < pair->n; i++) {
+    float factor[GEMM_PANEL];
+    for (int r = 0; r < GEMM_PANEL; r++) factor[r] = 1;
+    if (last) gemm_tiles_factor(pair, i, factor);
+    int panel = pair->of[i].panel;
+    c->kern->gemm->tiles->store(y_of(p, panel), p->y->row_bytes, (const float(*)[GEMM_PANEL])t->acc[i], p->n_rows, cols_of(p, panel),
+                                factor);
+  }
+}
+
+/* Passes over k outermost: x of one lies in the second-level cache while all panels go over it. Between passes sums are in y. */
+static void tiles_part(const struct call *c, const struct part *p, struct gemm_tiles *t) {
+  const struct gemm_tiles_kern *k = c->kern->gemm->tiles;
+  const struct rows *r = &c->rows;
+  const struct weight *up = c->gated ? c->weights[1].w : NULL;
+  const uint16_t *x = r->tiles + gemm_tiles_x_at(r->x.rows, r->tile_blocks, p->row);
+  k->begin(MIN(p->n_rows, GEMM_TILES_GROUP));
+  if (p->n_rows <= GEMM_TILES_GROUP && up)
+    gemm_tiles_few_gated(c->kern, p->w, up, p->from, p->to, x, r->x.rows, p->n_rows, c->act, p->y, p->row, t);
+  else if (p->n_rows <= GEMM_TILES_GROUP)
+    gemm_tiles_few(c->kern, p->w, p->from, p->to, x, r->x.rows, p->n_rows, y_of(p, p->from), p->y->row_bytes);
+  for (int from = 0, to; p->n_rows > GEMM_TILES_GROUP && from < r->tile_blocks; from = to) {
+    to = MIN(from + c->pass_blocks, r->tile_blocks);
+    for (int panel = p->from; panel < p->to; panel += up ? 1 : 2) {
+      struct gemm_tiles_pair pair = {2, {{p->w, panel}, {p->w, panel + 1}}};
+      if (up) pair.of[1].w = up, pair.of[1].panel = panel;
+      else pair.n = MIN(2, p->to - panel);
+      for (int i = 0; i < (from > 0 ? pair.n : 0); i++) take_up(p, pair.of[i].panel, t->acc[i]);
+      gemm_tiles_product(c->kern, &pair, x, p->n_rows, from, to, t);
+      if (up) finish_gated(c, p, &pair, t);
+      else finish(c, p, &pair, to == r->tile_blocks, t);
+    }
+  }
+  k->end();
+}
+
 static void product_item(void *ctx, int item, int worker) {
   const struct call *c = ctx;
-  int tile_index = item / c->items_per_tile, i = c->n_w - 1;
+  int tile_index = item / c->items_per_tile, i = c->gated ? 0 : c->n_w - 1;
   item %= c->items_per_tile;
   while (item < c->weights[i].items_before) i--;
   const struct call_weight *cw = &c->weights[i];
@@ -345,6 +406,7 @@ static void product_item(void *ctx, int item, int worker) {
   p.n_rows = MIN(c->tile_rows, c->rows.x.rows - p.row);
   char *scratch = c->rows.per_worker + (size_t)worker * c->rows.per_worker_bytes;
   if (is_ref(c->kern)) gemm_ref_rows(w, p.y, &c->rows.x, p.from * GEMM_PANEL, MIN(w->rows, p.to * GEMM_PANEL), (float *)(void *)scratch);
+  else if (gemm_on_tiles(c->kern, w->dtype)) tiles_part(c, &p, (struct gemm_tiles *)(void *)scratch);
   else if (gemm_format_of(w->dtype)->plain_bytes && c->wide) wide_part(c, &p, (struct gemm_wide *)(void *)scratch);
   else if (gemm_format_of(w->dtype)->plain_bytes) plain_part(c, &p, (struct gemm_tile *)(void *)scratch);
   else if (c->rows.x.rows <= c->kern->gemm->few_max) quantised_few(c, &p, (struct gemm_tile *)(void *)scratch);
@@ -353,59 +415,106 @@ static void product_item(void *ctx, int item, int worker) {
 
 /* --- the whole -------------------------------------------------------------------------------------------------------- */
 
+/* Rows of x per item. */
+static int tile_rows(const struct call *c) {
+  const struct gemm_kern *k = c->kern->gemm;
+  int rows = c->rows.x.rows, cols = c->rows.x.cols;
+  if (is_ref(c->kern)) return rows;
+  size_t row_bytes = (size_t)div_up(cols, GEMM_BLOCK) * (GEMM_BLOCK + sizeof(struct gemm_block));
+  int most = (int)MIN((size_t)GEMM_TILE_ROWS, MAX((size_t)16, TILE_X_BYTES / row_bytes / GEMM_GROUP_MAX * GEMM_GROUP_MAX));
+  int group = c->wide ? k->plain_rows_max : GEMM_GROUP_MAX;
+  if (c->wide) most = GEMM_WIDE_ROWS;
+  return div_up(div_up(rows, div_up(rows, most)), group) * group; /* a tile starts with a group */
+}
+
+/* The same on tiles, and blocks of k per pass. What is gated must be complete after one. Few panels for many workers: fewer rows an item, so that each
+ * still has panels for which x stays near. */
+static void plan_tiles(struct call *c, int n_workers) {
+  enum { PAIR_ROWS = 2 * GEMM_TILES_GROUP, PANELS_WANTED = 16, ROWS_WANTED = 128 };
+  int rows = c->rows.x.rows, n_blocks = c->rows.tile_blocks, panels = 0, most = GEMM_TILES_ROWS;
+  bool plain = false; /* among others: those parts are smaller */
+  for (int i = 0; i < c->n_w; i++) {
+    panels += c->gated && i ? 0 : panels_of(c->weights[i].w);
+    plain |= !gemm_on_tiles(c->kern, c->weights[i].w->dtype);
+  }
+  if (plain) most = GEMM_TILE_ROWS;
+  if (c->gated) most = MAX(PAIR_ROWS, MIN(most, TILES_X_BYTES / (n_blocks * GEMM_TILES_X_BYTES) / PAIR_ROWS * PAIR_ROWS));
+  while (most > ROWS_WANTED && panels * div_up(rows, most) < PANELS_WANTED * TILES_ITEMS_PER_WORKER * n_workers) most /= 2;
+  most = div_up(most, PAIR_ROWS) * PAIR_ROWS;
+  c->tile_rows = div_up(div_up(rows, div_up(rows, most)), PAIR_ROWS) * PAIR_ROWS;
+  int pass = TILES_X_BYTES / (MIN(rows, c->tile_rows) * GEMM_TILES_X_BYTES);
+  if (c->gated || pass >= n_blocks) c->pass_blocks = n_blocks;
+  else c->pass_blocks = (int)align_up((size_t)div_up(n_blocks, div_up(n_blocks, pass)), GEMM_RECORD_BLOCKS_MAX);
+}
+
 /* Cut into items: all panels of all weights for one tile of rows, then for the next. Returns the number of items. */
 static int plan(struct call *c, int n_workers) {
-  int rows = c->rows.x.rows, cols = c->rows.x.cols, n_tiles = 1;
+  int rows = c->rows.x.rows, cols = c->rows.x.cols, n_w = c->gated ? 1 : c->n_w;
   size_t total_bytes = 0;
   c->rows_per_item = rows <= ROWS_QUANTISED_BY_ONE ? rows : 1;
-  c->tile_rows = rows;
   c->items_per_tile = 0;
-  if (!is_ref(c->kern)) {
-    size_t row_bytes = (size_t)div_up(cols, GEMM_BLOCK) * (GEMM_BLOCK + sizeof(struct gemm_block));
-    size_t x_bytes = c->kern->gemm->tile_x_bytes ? c->kern->gemm->tile_x_bytes : TILE_X_BYTES;
-    int most = (int)MIN((size_t)GEMM_TILE_ROWS, MAX((size_t)16, x_bytes / row_bytes / GEMM_GROUP_MAX * GEMM_GROUP_MAX));
-    int group = c->wide ? c->kern->gemm->plain_rows_max : GEMM_GROUP_MAX;
-    if (c->wide) most = GEMM_WIDE_ROWS;
-    n_tiles = div_up(rows, most);
-    c->tile_rows = div_up(div_up(rows, n_tiles), group) * group; /* a tile starts with a group */
-    n_tiles = div_up(rows, c->tile_rows);
-  }
-  for (int i = 0; i < c->n_w; i++) total_bytes += (size_t)panels_of(c->weights[i].w) * gemm_panel_bytes(c->weights[i].w->dtype, cols);
-  size_t item_bytes = total_bytes * (size_t)n_tiles / (size_t)(n_workers * ITEMS_PER_WORKER);
+  if (c->to_tiles) plan_tiles(c, n_workers);
+  else c->tile_rows = tile_rows(c);
+  int n_tiles = div_up(rows, c->tile_rows), per_worker = c->to_tiles && rows > GEMM_TILES_GROUP ? TILES_ITEMS_PER_WORKER : ITEMS_PER_WORKER;
+  for (int i = 0; i < n_w; i++) total_bytes += (size_t)panels_of(c->weights[i].w) * gemm_panel_bytes(c->weights[i].w->dtype, cols);
+  size_t item_bytes = total_bytes * (size_t)n_tiles / (size_t)(n_workers * per_worker);
   if (rows <= 4) item_bytes = MAX(item_bytes, (size_t)STREAM_BYTES);
-  for (int i = 0; i < c->n_w; i++) {
+  for (int i = 0; i < n_w; i++) {
     struct call_weight *cw = &c->weights[i];
     size_t panels = item_bytes / gemm_panel_bytes(cw->w->dtype, cols);
     cw->chunk = MAX(c->wide ? WIDE_PANELS_LEAST : 1, MIN((int)MIN(panels, (size_t)1 << 20), panels_of(cw->w)));
+    if (c->to_tiles && !c->gated) cw->chunk += cw->chunk % 2; /* they go in pairs */
     cw->items_before = c->items_per_tile;
     c->items_per_tile += div_up(panels_of(cw->w), cw->chunk);
   }
   return n_tiles * c->items_per_tile;
 }
 
+static void run(struct call *c, struct workers *workers, struct gemm_scratch *s) {
+  CHECK(c->rows.x.rows <= s->rows_max && c->rows.x.cols <= s->cols_max && workers_count(workers) <= s->n_workers);
+  size_t c_bytes = offsetof(struct call, weights) + (size_t)c->n_w * sizeof c->weights[0];
+  int n_items = plan(c, workers_count(workers));
+  if (c->quantise || c->to_bf16 || c->to_tiles)
+    workers_launch(workers, prepare_rows, c, c_bytes, div_up(c->rows.x.rows, c->rows_per_item), NULL);
+  workers_launch(workers, product_item, c, c_bytes, n_items, NULL);
+}
+
 void gemm(const struct kern *k, struct workers *workers, struct gemm_scratch *s, int n_w, const struct weight *const *w,
           struct tensor *const *y, const struct tensor *x) {
   CHECK(n_w >= 1 && n_w <= WEIGHTS_MAX);
-  CHECK(x->rows <= s->rows_max && x->cols <= s->cols_max && workers_count(workers) <= s->n_workers);
   if (x->rows < 1) return;
   struct call c;
-  size_t c_bytes = offsetof(struct call, weights) + (size_t)n_w * sizeof c.weights[0];
   c.kern = k;
   c.rows = lay_out(k->gemm, s, x);
-  c.quantise = c.to_bf16 = false;
+  c.quantise = c.to_bf16 = c.to_tiles = c.gated = false;
+  c.act = ACT_NONE;
   c.n_w = n_w;
   c.wide = k->gemm->wide_rows && x->rows >= WIDE_ROWS_LEAST;
   for (int i = 0; i < n_w; i++) {
     CHECK(w[i]->cols == x->cols && y[i]->rows == x->rows && y[i]->cols == w[i]->rows);
     CHECK(is_ref(k) || w[i]->packed);
-    bool plain = gemm_format_of(w[i]->dtype)->plain_bytes;
+    bool plain = gemm_format_of(w[i]->dtype)->plain_bytes, tiles = gemm_on_tiles(k, w[i]->dtype);
     c.weights[i].w = w[i];
     c.weights[i].y = *y[i];
-    c.quantise |= !is_ref(k) && !plain;
+    c.to_tiles |= tiles;
+    c.quantise |= !is_ref(k) && !plain && !tiles;
     c.wide &= plain;
     c.to_bf16 |= k->gemm->bf16_row && w[i]->dtype == DTYPE_BF16;
   }
-  int n_items = plan(&c, workers_count(workers));
-  if (c.quantise || c.to_bf16) workers_launch(workers, prepare_rows, &c, c_bytes, div_up(x->rows, c.rows_per_item), NULL);
-  workers_launch(workers, product_item, &c, c_bytes, n_items, NULL);
+  run(&c, workers, s);
+}
+
+bool gemm_gated_supports(const struct kern *k, const struct weight *gate, const struct weight *up) {
+  return gemm_on_tiles(k, gate->dtype) && gemm_on_tiles(k, up->dtype);
+}
+
+void gemm_gated(const struct kern *k, struct workers *workers, struct gemm_scratch *s, const struct weight *gate, const struct weight *up,
+                struct tensor *y, const struct tensor *x, enum act act) {
+  CHECK(gemm_gated_supports(k, gate, up) && gate->packed && up->packed && y->data != x->data);
+  CHECK(gate->cols == x->cols && up->cols == x->cols && gate->rows == up->rows && y->rows == x->rows && y->cols == gate->rows);
+  if (x->rows < 1) return;
+  struct call c = {.kern = k, .rows = lay_out(k->gemm, s, x), .to_tiles = true, .gated = true, .act = act, .n_w = 2};
+  c.weights[0] = (struct call_weight){.w = gate, .y = *y};
+  c.weights[1] = (struct call_weight){.w = up, .y = *y};
+  run(&c, workers, s);
 }

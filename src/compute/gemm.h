@@ -6,6 +6,7 @@
  *   2. Fast levels multiply quantised weights (unpacked to integers) with 8-bit activations: per row and block of 32 a scale d = max|x| / 127
  *      and q = round(x / d). Integer sums inside a block are exact; the only float order is over blocks.
  *      bf16 weights: bf16 products (avx512; denormal numbers count as zeros) or float32 (avx2). f16 and f32 weights: float32.
+ *      avx512+amx alone multiplies quantised weights, too, as bf16, by activations in bf16 (gemm_tiles.h).
  *   3. The reference level multiplies float32 activations with dequantised weights straight from the file's bytes: it must meet float32 bounds.
  *   4. Packing keeps every bit of a weight: unpacking gives exactly what dtype_to_f32 gives.
  *   5. NaN or infinity in a row of x makes that row's outputs not finite (fast levels, quantised weights: NaN), never silently finite. Blocks of
@@ -49,5 +50,11 @@ size_t gemm_scratch_bytes(int rows_max, int cols_max, int n_workers);
 /* y[i] = x · W[i]ᵀ for i < n_w: several weights that share one x (q, k, v; gate, up). x [rows, cols], y[i] [rows, W[i]->rows]. All F32. */
 void gemm(const struct kern *k, struct workers *workers, struct gemm_scratch *s, int n_w, const struct weight *const *w,
           struct tensor *const *y, const struct tensor *x);
+
+/* y = act(x · gateᵀ) ⊙ (x · upᵀ), without either of the products ever being in memory as a whole: the bits of gemm and kern's gated. y is not x.
+ * Only where gemm_gated_supports says so. */
+bool gemm_gated_supports(const struct kern *k, const struct weight *gate, const struct weight *up);
+void gemm_gated(const struct kern *k, struct workers *workers, struct gemm_scratch *s, const struct weight *gate, const struct weight *up,
+                struct tensor *y, const struct tensor *x, enum act act);
 
 #endif

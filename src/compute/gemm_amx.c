@@ -1,221 +1,439 @@
-/* gemm_amx.c — products on AMX tiles: of codes with many rows, of bf16 weights with any number.
+/* gemm_amx.c — products on AMX tiles: of all quantised types and of bf16, with any number of rows.
  *
- * Codes: a block of a group of 16 rows of x is one tile as it lies, 8 groups of 4 k of a panel (struct gemm_tile) another, and one TDPBUSD makes the
- * 16 x 16 exact sums of the block. From there on a row goes through the operations of gemm_avx512.c's `few` (gemm_vnni.h), so bits are the same. Tiles
- * can only be stored, so sums go through memory. Few rows, and types with a scale per 16, stay with vpdpbusd.
+ * Weights and x become numbers of bf16 (gemm_tiles.h says which), and TDPBF16PS adds their products: 16 rows of x times 16 weight rows times 32 k in 16
+ * cycles. A row's sums do not depend on how many rows its tile has, so one row and many go the same way, and nothing is scaled afterwards but by a
+ * power of two. Per block, on one core of Emerald Rapids:
  *
- * Cycles for a block of 16 rows of a panel, Emerald Rapids, each part measured alone: product 16, its store 17, both with the loads of their factors 23,
- * scaling 30 (32 and 16 operations of 512 bits). Where tiles are in use only one of the two pipes multiplies floats (additions and integers have both),
- * so scaling takes 32 cycles at least, 48 with minima. Together: 57, 80 with minima; vpdpbusd 95 and 105. With a scale per 16 two products, two
- * stores and twice the scaling take longer than vpdpbusd.
+ *   many rows   a panel's range is expanded once, then each group of 16 rows takes 18 - 20 cycles: 16 is what the tiles take. Two panels times two
+ *               groups are four tiles of sums, so that a factor is loaded for two products
+ *   up to 16    each block is expanded while the one before is multiplied; expanding is what takes the time
  *
- * bf16: TDPBF16PS adds products in an order of its own, so one row goes through tiles, too. Of its peak of 512 multiply-adds a cycle a kernel in
- * the first-level cache reaches 70 %, the whole product 20 %: rows of x come from the second-level cache.
+ * Expanding a pair of k of 16 rows (32 lanes of 16 bits), where codes have 4 bits: shift, look up the code's value in half precision, times the scale
+ * (minus the minimum), round to 8 bits, clear: 5 operations, of which three or four need the one multiplying pipe that is left while tiles are in use.
  */
-#include "compute/gemm_vnni512.h"
+#include "compute/half_amx.h"
 #include "compute/tiles_amx.h"
 
+#include "compute/gemm_tiles.h"
+
 enum {
-  ROWS_MAX = GEMM_AMX_ROWS,
   GROUPS = 8,
-  LAG = 3,  /* blocks between a product and the use of its sums */
-  RING = 4, /* blocks whose sums are in memory */
-  PLAIN_TILES = GEMM_AMX_PLAIN_ROWS / ROWS_MAX,
-  STEP = 32, /* k of a tile of bf16 */
-  PAIR_BYTES = 64,
-  AHEAD_BYTES = 4096
+  PAIRS = 16,
+  RING = 2 /* places; more of them and stores hide loads that differ in the upper bits of their address */,
+  FAR_BYTES = 16384,
+  NEAR_BYTES = 2048,
+  ROWS = GEMM_TILES_GROUP
 };
 
-/* Four tiles of sums, one of x, one of weights. */
-#define T_C0 0
-#define T_C1 1
-#define T_C2 2
-#define T_C3 3
-#define T_X  4
-#define T_W  5
+/* Tiles of sums: [group][panel]; two of x, two of weights. */
+#define T_C00 0
+#define T_C01 1
+#define T_C10 2
+#define T_C11 3
+#define T_X0  4
+#define T_X1  5
+#define T_W0  6
+#define T_W1  7
 
-void gemm_amx_begin(enum dtype t, int n_rows) {
+static void begin(int n_rows) {
   struct tile_shapes s = {0};
-  int m = t == DTYPE_BF16 ? MIN(ROWS_MAX, n_rows) : ROWS_MAX;
-  if (t == DTYPE_F32 || t == DTYPE_F16 || (t != DTYPE_BF16 && n_rows < GEMM_AMX_LEAST)) return;
-  for (int i = 0; i < 4; i++) tile_shape(&s, i, m, 64);
-  tile_shape(&s, T_X, m, t == DTYPE_BF16 ? 64 : GEMM_BLOCK);
-  tile_shape(&s, T_W, t == DTYPE_BF16 ? 16 : GROUPS, 64);
+  for (int i = T_C00; i <= T_X1; i++) tile_shape(&s, i, n_rows, 64);
+  tile_shape(&s, T_W0, PAIRS, 64);
+  tile_shape(&s, T_W1, PAIRS, 64);
   tile_begin(&s);
 }
 
-void gemm_amx_end(void) { tile_end(); }
+static void end(void) { tile_end(); }
 
-/* --- codes ------------------------------------------------------------------------------------------------------------ */
+/* --- from packed codes to bf16 ---------------------------------------------------------------------------------------- */
 
-/* Where one of the three is: block b of a panel's range, for the group whose codes and blocks are next. */
-struct walk {
-  const int8_t *codes;
-  const struct gemm_block *blocks;
-  int b;
+static ALWAYS_INLINE __m512i set16(int v) { return _mm512_set1_epi16((short)v); }
+static ALWAYS_INLINE __m512i load512(const void *p) { return _mm512_loadu_si512(p); }
+
+/* Each of 16 words twice. */
+static ALWAYS_INLINE __m512i pairs(__m256i v) {
+  static const uint16_t twice[32] = {0, 0, 1, 1, 2,  2,  3,  3,  4,  4,  5,  5,  6,  6,  7,  7,
+                                     8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15};
+  return _mm512_permutexvar_epi16(load512(twice), _mm512_castsi256_si512(v));
+}
+
+/* Each byte of 8 to the right by n bits, to the left for a negative n: the lowest 8 - n bits of the bytes (or those above -n) are right, the others come
+ * from neighbours. This is a shuffle: shifts would wait for the one pipe that multiplies. */
+static ALWAYS_INLINE __m512i shift8(__m512i v, const int n) {
+  if (n == 0) return v;
+#ifdef CYGNET_SIMDE
+  return n > 0 ? _mm512_srli_epi64(v, n) : _mm512_slli_epi64(v, -n);
+#else
+  const uint64_t from = UINT64_C(0x3830282018100800); /* bit 8 i for byte i */
+  return _mm512_multishift_epi64_epi8(
+      _mm512_set1_epi64((long long)((from + (uint64_t)(n & 63) * UINT64_C(0x0101010101010101)) & UINT64_C(0x3f3f3f3f3f3f3f3f))), v);
+#endif
+}
+/* a where the mask has ones, else b. */
+static ALWAYS_INLINE __m512i select16(int mask, __m512i a, __m512i b) { return _mm512_ternarylogic_epi32(set16(mask), a, b, 0xca); }
+
+/* Byte i % 32 of the result is the upper byte of lane i % 32. */
+static ALWAYS_INLINE __m512i upper_bytes(__m512i v) {
+  uint16_t words[32];
+  uint8_t bytes[64];
+  _mm512_storeu_si512(words, v);
+  for (int i = 0; i < 64; i++) bytes[i] = (uint8_t)(words[i % 32] >> 8);
+  return load512(bytes);
+}
+/* The upper byte of each lane is table[the lowest 6 bits of index's upper byte], the lower one zero. */
+static ALWAYS_INLINE __m512i look_up_upper(__m512i index, __m512i table) {
+#ifdef CYGNET_SIMDE
+  uint8_t at[64], from[64], to[64];
+  _mm512_storeu_si512(at, index);
+  _mm512_storeu_si512(from, table);
+  for (int i = 0; i < 64; i++) to[i] = i % 2 ? from[at[i] & 63] : 0;
+  return load512(to);
+#else
+  return _mm512_maskz_permutexvar_epi8(UINT64_C(0xaaaaaaaaaaaaaaaa), index, table);
+#endif
+}
+
+/* Codes of 4 bits whose values, -8 to 7, are wholly in the upper byte of a half: a look-up of bytes is one operation, of words two. */
+static ALWAYS_INLINE bool short_values(const struct gemm_format f) { return f.bits == 4 && !f.table; }
+
+/* What a look-up of the lowest 5 bits of a lane gives, or of the lowest 6 of its upper byte: the value of a code in half precision, whatever the bits
+ * above the code are. */
+static ALWAYS_INLINE __m512i values(const struct gemm_format f) {
+  static const int16_t lane[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                   16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
+  if (f.table) {
+    __m256i v = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)gemm_iq4_values));
+    return half_from_int(_mm512_inserti64x4(_mm512_castsi256_si512(v), v, 1));
+  }
+  if (short_values(f)) return upper_bytes(half_from_int(_mm512_sub_epi16(_mm512_and_si512(load512(lane), set16(15)), set16(8))));
+  return half_from_int(_mm512_sub_epi16(_mm512_and_si512(load512(lane), set16((1 << MIN(f.bits, 5)) - 1)), set16(f.offset)));
+}
+
+/* Codes of a block, group g: of k 0 and 2 of each four (half 0), or 1 and 3, in the low byte of each lane: to get at those, what is loaded begins a byte
+ * later. Bits above a code's own are anything. */
+static ALWAYS_INLINE __m512i codes_of(const struct gemm_format f, const uint8_t *p, const int g, const int half) {
+  p += half;
+  if (f.bits < 4) {
+    __m512i low = shift8(load512(p + g / 4 * 64), g % 4 * 2);
+    return f.bits == 3 ? select16(4, shift8(load512(p + 128), g - 2), low) : low;
+  }
+  __m512i low = shift8(load512(p + g % 4 * 64), g / 4 * 4);
+  if (f.bits == 5) return select16(0x10, shift8(load512(p + 256), g - 4), low);
+  if (f.bits == 6) return select16(0x30, shift8(load512(p + 256 + g / 4 * 64), g % 4 * 2 - 4), low);
+  return low;
+}
+
+/* Their values in half precision. Codes of 6 and 8 bits become the last bits of 1024 + code. */
+static ALWAYS_INLINE __m512i values_of(const struct gemm_format f, __m512i table, const uint8_t *p, const int g, const int half) {
+  if (f.bits == 8) { /* stored signed: 1024 + 128 + code */
+    __m512i v = _mm512_ternarylogic_epi32(load512(p + half + g * 64), set16(0xff), set16(0x6480), 0x6a);
+    return half_sub(v, half_from_int(set16(1024 + 128)));
+  }
+  if (short_values(f)) return look_up_upper(codes_of(f, p - 1, g, half), table); /* a header goes before the codes */
+  __m512i code = codes_of(f, p, g, half);
+  if (f.bits < 6) return _mm512_permutexvar_epi16(code, table);
+  return half_sub(_mm512_ternarylogic_epi32(code, set16(0x3f), set16(0x6400), 0xea), half_from_int(set16(1024 + f.offset)));
+}
+
+/* f16 to bf16 of 2^-112 times the value: sign, then exponent and 7 bits of the fraction 3 places further down, rounded. */
+static ALWAYS_INLINE __m512i narrow(__m512i half) { return _mm512_and_si512(_mm512_mulhrs_epi16(half, set16(1 << 12)), set16(0x8fff)); }
+
+struct scales { /* per part of a block: 32 lanes, each row's twice */
+  __m512i scale[2], min[2];
 };
 
-/* On to the next block; skip: blocks from the end of the range in one group to its beginning in the next. */
-static ALWAYS_INLINE void step(struct walk *w, int n_blocks, size_t skip) {
-  size_t n = ROWS_MAX;
-  if (++w->b == n_blocks) {
-    w->b = 0;
-    n += skip;
-  }
-  w->codes += n * GEMM_BLOCK;
-  w->blocks += n;
+static ALWAYS_INLINE __m512i load_halves(const uint8_t *p, int exponent) {
+  return half_times_2_to(pairs(_mm256_loadu_si256((const __m256i *)(const void *)p)), exponent);
 }
 
-/* acc += a block of a group. What comes of rows that are not there is dropped. */
-static ALWAYS_INLINE void add_block(const bool mins, vec acc[ROWS_MAX], const int32_t (*sums)[GEMM_PANEL],
-                                    const struct gemm_tile *restrict tile, const struct walk *w) {
-  __m512i start = _mm512_load_si512(tile->starts[w->b][0]);
-  vec scale = vec_load(tile->scales[w->b][0]), magic = vnni_magic_times(scale), min = mins ? vec_load(tile->mins[w->b][0]) : vec_zero();
-  GEMM_UNROLL(16)
-  for (int r = 0; r < ROWS_MAX; r++) {
-    const struct vnni_block *block = vnni_block(w->blocks + r);
-    vec t = vnni_scaled(vec_zero(), _mm512_add_epi32(_mm512_load_si512(sums[r]), start), scale, magic, 0);
-    if (mins) t = vec_fma(min, vec_set1(block->neg_sum), t);
-    acc[r] = vec_fma(t, vec_set1(block->d), acc[r]);
+/* Of block b of a record. Where values of 0 to 15 are taken for -8 to 7, the minimum makes up for it. */
+static ALWAYS_INLINE struct scales scales_of(const struct gemm_format f, const uint8_t *header, const struct scales *record, int b) {
+  const int parts = GEMM_BLOCK / f.group;
+  const bool moved = f.mins && short_values(f);
+  struct scales s = *record;
+  const uint8_t *sub = header + (f.mins ? 64 : 32) + b * parts * GEMM_PANEL;
+  for (int i = 0; f.subs && i < parts; i++, sub += GEMM_PANEL) {
+    __m256i d = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)sub));
+    s.scale[i] = half_mul(record->scale[0], half_from_int(pairs(d)));
+    if (!f.mins) continue;
+    __m256i min = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(sub + f.blocks * parts * GEMM_PANEL)));
+    s.min[i] = half_mul(record->min[0], half_from_int(pairs(min)));
+  }
+  for (int i = 0; moved && i < parts; i++) s.min[i] = half_fnmadd(s.scale[i], half_from_int(set16(8)), s.min[i]);
+  return s;
+}
+
+/* A block of codes to a tile. */
+static ALWAYS_INLINE void expand_block(const struct gemm_format f, uint16_t (*restrict to)[2 * GEMM_PANEL], const uint8_t *restrict p,
+                                       __m512i table, const struct scales *s) {
+  GEMM_UNROLL(8)
+  for (int g = 0; g < GROUPS; g++) GEMM_UNROLL(2)
+  for (int half = 0; half < 2; half++) {
+    const int part = f.group == 16 ? g / 4 : 0;
+    __m512i v = values_of(f, table, p, g, half);
+    v = f.mins ? half_fmsub(v, s->scale[part], s->min[part]) : half_mul(v, s->scale[part]);
+    _mm512_store_si512(to[2 * g + half], narrow(v));
   }
 }
 
-/* All blocks of all groups are one sequence, on which three things go on at once: a block is multiplied, the sums of the second before it are stored,
- * and those of the LAG-th before it are scaled. */
-static ALWAYS_INLINE void groups(const bool mins, const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x,
-                                 int x_blocks, float (*restrict y)[GEMM_PANEL], struct gemm_ahead ahead) {
-  _Alignas(64) int32_t sums[RING][ROWS_MAX][GEMM_PANEL];
-  const int n = div_up(n_rows, ROWS_MAX) * n_blocks;
-  const size_t skip = (size_t)(x_blocks - n_blocks) * ROWS_MAX;
-  struct walk multiplied = {x.codes, x.blocks, 0}, scaled = multiplied;
-  vec acc[ROWS_MAX];
+static ALWAYS_INLINE struct scales record_of(const struct gemm_format f, const uint8_t *header, int exponent) {
+  struct scales s;
+  s.scale[0] = s.scale[1] = load_halves(header, exponent);
+  s.min[0] = s.min[1] = f.mins ? load_halves(header + 32, exponent) : s.scale[0];
+  return s;
+}
+
+/* Weights that follow: far ahead to the second-level cache, near ahead to the first. Either alone is slower by 5 - 10 %. */
+static ALWAYS_INLINE void fetch(const uint8_t *p, size_t n_bytes) {
+  for (size_t i = 0; i < n_bytes; i += 64) {
+    _mm_prefetch((const char *)p + FAR_BYTES + i, _MM_HINT_T1);
+    _mm_prefetch((const char *)p + NEAR_BYTES + i, _MM_HINT_T0);
+  }
+}
+
+static ALWAYS_INLINE void expand(const struct gemm_format f, gemm_weight_tile *restrict to, const uint8_t *restrict p, int n,
+                                 int exponent) {
+  const size_t header_bytes = gemm_header_bytes(&f), block_bytes = gemm_block_bytes(&f);
+  __m512i table = values(f);
+  for (int at = 0; at < n / GEMM_BLOCK; at += f.blocks) {
+    const uint8_t *header = p;
+    struct scales record = record_of(f, header, exponent);
+    p += header_bytes;
+    for (int b = 0; b < f.blocks; b++, p += block_bytes) {
+      struct scales s = scales_of(f, header, &record, b);
+      fetch(p, block_bytes);
+      expand_block(f, to[at + b], p, table, &s);
+    }
+  }
+}
+
+/* Of bf16, 8 groups of two pairs: only their order changes. */
+static ALWAYS_INLINE void expand_block_bf16(uint16_t (*restrict to)[2 * GEMM_PANEL], const uint8_t *restrict p) {
+  GEMM_UNROLL(8)
+  for (int g = 0; g < GROUPS; g++) {
+    __m512i a = load512(p + g * 128), b = load512(p + g * 128 + 64), low = _mm512_set1_epi32(0xffff);
+    _mm512_store_si512(to[2 * g], _mm512_ternarylogic_epi32(low, a, _mm512_slli_epi32(b, 16), 0xca));
+    _mm512_store_si512(to[2 * g + 1], _mm512_ternarylogic_epi32(low, _mm512_srli_epi32(a, 16), b, 0xca));
+  }
+}
+
+/* n columns of a panel from p on are left. */
+static ALWAYS_INLINE void expand_bf16_at(uint16_t (*restrict to)[2 * GEMM_PANEL], const uint8_t *restrict p, int n) {
+  _Alignas(64) uint8_t end[PAIRS * 64];
+  if (n < GEMM_BLOCK) {
+    size_t n_bytes = (size_t)div_up(n, 2) * 64;
+    memcpy(end, p, n_bytes);
+    memset(end + n_bytes, 0, sizeof end - n_bytes);
+    p = end;
+  }
+  expand_block_bf16(to, p);
+}
+
+static void expand_bf16(gemm_weight_tile *restrict to, const uint8_t *restrict p, int n, int exponent) {
+  (void)exponent;
+  for (int k = 0; k < n; k += GEMM_BLOCK, p += PAIRS * 64) {
+    fetch(p, PAIRS * 64);
+    expand_bf16_at(*to++, p, n - k);
+  }
+}
+
+/* y = acc ⊙ factor. */
+static void store(float *restrict y, size_t y_bytes, const float (*acc)[GEMM_PANEL], int n_rows, int n_cols,
+                  const float factor[GEMM_PANEL]) {
+  vec f = vec_load(factor);
+  for (int r = 0; r < n_rows; r++, y = (float *)(void *)((char *)y + y_bytes)) {
+    vec v = vec_mul(vec_load(acc[r]), f);
+    if (n_cols == GEMM_PANEL) vec_store(y, v);
+    else vec_store_n(y, v, n_cols);
+  }
+}
+
+/* --- products --------------------------------------------------------------------------------------------------------- */
+
+/* Of up to 16 rows through one panel after the other: while a block is expanded, the one before is multiplied, and when the next panel has begun the
+ * sums of the last one are stored and scaled. */
+struct walk {
+  _Alignas(64) uint16_t w[RING][PAIRS][2 * GEMM_PANEL];
+  _Alignas(64) float sums[ROWS][GEMM_PANEL];
+  const struct gemm_few *call;
+  const uint16_t *x; /* of the block that is multiplied next */
+  int n_expanded;    /* blocks, of all panels */
+};
+
+/* Panels take turns with two tiles of sums, so that one need not wait for the other's to be stored. */
+static ALWAYS_INLINE void walk_multiply(struct walk *s, int panel) {
   TILE_SEES_MEMORY();
-#define STAGE(this, before)                                                                                                                \
-  {                                                                                                                                        \
-    if (i < n) {                                                                                                                           \
-      TILE_ZERO(this);                                                                                                                     \
-      TILE_LOAD(T_X, multiplied.codes, GEMM_BLOCK);                                                                                        \
-      TILE_LOAD(T_W, tile->codes[multiplied.b], 64);                                                                                       \
-      TILE_CODES(this, T_X, T_W);                                                                                                          \
-      step(&multiplied, n_blocks, skip);                                                                                                   \
-    }                                                                                                                                      \
-    if (i >= 2 && i - 2 < n) TILE_STORE(before, sums[(i - 2) % RING], 64);                                                                 \
-    if (i >= LAG && i - LAG < n) {                                                                                                         \
-      if (scaled.b == 0) {                                                                                                                 \
-        GEMM_UNROLL(16)                                                                                                                    \
-        for (int r = 0; r < ROWS_MAX; r++) acc[r] = vec_load(y[r]);                                                                        \
-      }                                                                                                                                    \
-      add_block(mins, acc, (const int32_t(*)[GEMM_PANEL])sums[(i - LAG) % RING], tile, &scaled);                                           \
-      step(&scaled, n_blocks, skip);                                                                                                       \
-      if (scaled.b == 0) {                                                                                                                 \
-        GEMM_UNROLL(16)                                                                                                                    \
-        for (int r = 0; r < ROWS_MAX; r++) vec_store(y[r], acc[r]);                                                                        \
-        y += ROWS_MAX;                                                                                                                     \
-      }                                                                                                                                    \
-    }                                                                                                                                      \
-    i++;                                                                                                                                   \
-  }
-  for (int i = 0; i < n + LAG;) {
-    for (int j = 0; i < n_blocks && j < 4 * ahead.bytes_per_block; j += 64) _mm_prefetch((const char *)ahead.p + j, _MM_HINT_T0);
-    ahead.p += 4 * ahead.bytes_per_block;
-    STAGE(T_C0, T_C2)
-    STAGE(T_C1, T_C3)
-    STAGE(T_C2, T_C0)
-    STAGE(T_C3, T_C1)
-  }
+  TILE_LOAD(T_X0, s->x, 64);
+  TILE_LOAD(T_W0, s->w[(s->n_expanded - 1) % RING], 64);
+  if (panel % 2) TILE_BF16(T_C01, T_X0, T_W0);
+  else TILE_BF16(T_C00, T_X0, T_W0);
+  s->x += s->call->x_step;
 }
 
-void gemm_amx_groups(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, int x_blocks,
-                     float (*restrict acc)[GEMM_PANEL], struct gemm_ahead ahead) {
-  groups(false, tile, n_blocks, n_rows, x, x_blocks, acc, ahead);
-}
-void gemm_amx_groups_min(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, int x_blocks,
-                         float (*restrict acc)[GEMM_PANEL], struct gemm_ahead ahead) {
-  groups(true, tile, n_blocks, n_rows, x, x_blocks, acc, ahead);
-}
-
-/* --- bf16 ------------------------------------------------------------------------------------------------------------- */
-
-/* The last step of a panel, padded with zeros; those of x are in its rows (gemm_amx_bf16_row). */
-static const uint8_t *padded(uint8_t to[STEP / 2 * PAIR_BYTES], const uint8_t *p, int n) {
-  size_t n_bytes = (size_t)div_up(n, 2) * PAIR_BYTES;
-  memcpy(to, p, n_bytes);
-  memset(to + n_bytes, 0, STEP / 2 * PAIR_BYTES - n_bytes);
+static ALWAYS_INLINE void walk_store(struct walk *s, int panel) {
+  if (panel % 2) TILE_STORE(T_C01, s->sums, 64);
+  else TILE_STORE(T_C00, s->sums, 64);
   TILE_SEES_MEMORY();
-  return to;
 }
 
-static ALWAYS_INLINE void fetch_step(const uint8_t *p) {
-  GEMM_UNROLL(16)
-  for (int i = 0; i < STEP / 2 * PAIR_BYTES; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T0);
+static ALWAYS_INLINE void walk_begin(struct walk *s, int panel) {
+  if (panel % 2) TILE_ZERO(T_C01);
+  else TILE_ZERO(T_C00);
+  s->x = s->call->x;
 }
 
-#define EACH_TILE(f) f(0) f(1) f(2) f(3)
+static void walk_finish(const struct walk *s, int panel) {
+  const struct gemm_few *c = s->call;
+  float factor[GEMM_PANEL];
+  gemm_tail_factor(c->exact, c->tails + panel, factor);
+  store(c->y + panel * GEMM_PANEL, c->y_bytes, s->sums, c->n_rows, MIN(GEMM_PANEL, c->n_cols - panel * GEMM_PANEL), factor);
+}
 
-/* One row in n_panels panels. */
-static ALWAYS_INLINE void one_row(const int n_panels, const uint8_t *restrict p, size_t panel_bytes, const char *restrict x, int n,
-                                  float (*restrict y)[GEMM_PANEL]) {
-  _Alignas(64) uint8_t end[STEP / 2 * PAIR_BYTES];
+/* Before block b of a panel is expanded: what is due of the one before. */
+static ALWAYS_INLINE void walk_expands(struct walk *s, int panel, int b) {
+  if (b == 1 && panel > 0) walk_finish(s, panel - 1);
+}
+
+/* After it was. */
+static ALWAYS_INLINE void walk_expanded(struct walk *s, int panel, int b, int n_blocks) {
+  if (b > 0) walk_multiply(s, panel);
+  else {
+    if (panel > 0) {
+      walk_multiply(s, panel - 1);
+      walk_store(s, panel - 1);
+      if (n_blocks == 1) walk_finish(s, panel - 1);
+    }
+    walk_begin(s, panel);
+  }
+  s->n_expanded++;
+}
+
+static ALWAYS_INLINE void walk_end(struct walk *s, int n_panels) {
+  walk_multiply(s, n_panels - 1);
+  walk_store(s, n_panels - 1);
+  walk_finish(s, n_panels - 1);
+}
+
+static ALWAYS_INLINE void few(const struct gemm_format f, const struct gemm_few *c) {
+  const size_t header_bytes = gemm_header_bytes(&f), block_bytes = gemm_block_bytes(&f);
+  const int n_blocks = c->n / GEMM_BLOCK;
+  struct walk s;
+  s.call = c, s.n_expanded = 0;
+  __m512i table = values(f);
+  const uint8_t *p = c->p;
+  for (int panel = 0; panel < c->n_panels; panel++)
+    for (int at = 0; at < n_blocks; at += f.blocks) {
+      const uint8_t *header = p;
+      struct scales record = record_of(f, header, c->tails[panel].exponent);
+      fetch(p, header_bytes);
+      p += header_bytes;
+      GEMM_UNROLL(1)
+      for (int b = at; b < at + f.blocks; b++, p += block_bytes) {
+        walk_expands(&s, panel, b);
+        struct scales block = scales_of(f, header, &record, b - at);
+        fetch(p, block_bytes);
+        expand_block(f, s.w[s.n_expanded % RING], p, table, &block);
+        walk_expanded(&s, panel, b, n_blocks);
+      }
+    }
+  walk_end(&s, c->n_panels);
+}
+
+static void few_bf16(const struct gemm_few *c) {
+  const int n_blocks = div_up(c->n, GEMM_BLOCK);
+  struct walk s;
+  s.call = c, s.n_expanded = 0;
+  const uint8_t *p = c->p;
+  for (int panel = 0; panel < c->n_panels; panel++) {
+    const uint8_t *at = p + (size_t)panel * c->panel_bytes;
+    for (int b = 0; b < n_blocks; b++, at += PAIRS * 64) {
+      walk_expands(&s, panel, b);
+      fetch(at, PAIRS * 64);
+      expand_bf16_at(s.w[s.n_expanded % RING], at, c->n - b * GEMM_BLOCK);
+      walk_expanded(&s, panel, b, n_blocks);
+    }
+  }
+  walk_end(&s, c->n_panels);
+}
+
+/* All rows of one or two groups times a range of one or two panels. */
+static ALWAYS_INLINE void multiply_by(const int n_panels, const int n_groups, struct gemm_tiles *t, int n_blocks, const uint16_t *x,
+                                      size_t x_group, int row, bool first) {
+  const uint16_t *x1 = x + x_group;
   TILE_SEES_MEMORY();
-#define ZERO(i)                                                                                                                            \
-  if (i < n_panels) TILE_ZERO(T_C##i);
-  EACH_TILE(ZERO)
-  for (int k = 0; k < n; k += STEP, p += STEP / 2 * PAIR_BYTES, x += 2 * STEP) {
-    TILE_LOAD(T_X, x, 64);
-#define MULTIPLY(i)                                                                                                                        \
-  if (i < n_panels) {                                                                                                                      \
-    const uint8_t *at = p + (size_t)i * panel_bytes;                                                                                       \
-    fetch_step(at + AHEAD_BYTES);                                                                                                          \
-    TILE_LOAD(T_W, k + STEP > n ? padded(end, at, n - k) : at, PAIR_BYTES);                                                                \
-    TILE_BF16(T_C##i, T_X, T_W);                                                                                                           \
+#define EACH_SUM(f)                                                                                                                        \
+  f(T_C00, 0, 0);                                                                                                                          \
+  if (n_panels > 1) f(T_C01, 1, 0);                                                                                                        \
+  if (n_groups > 1) f(T_C10, 0, ROWS);                                                                                                     \
+  if (n_panels > 1 && n_groups > 1) f(T_C11, 1, ROWS);
+#define ZERO(c, i, at) TILE_ZERO(c)
+#define LOAD(c, i, at) TILE_LOAD(c, t->acc[i][row + at], 64)
+#define SAVE(c, i, at) TILE_STORE(c, t->acc[i][row + at], 64)
+  if (first) {
+    EACH_SUM(ZERO)
+  } else {
+    EACH_SUM(LOAD)
   }
-    EACH_TILE(MULTIPLY)
-#undef MULTIPLY
+  for (int b = 0; b < n_blocks; b++, x += ROWS * GEMM_BLOCK, x1 += ROWS * GEMM_BLOCK) {
+    TILE_LOAD(T_X0, x, 64);
+    TILE_LOAD(T_W0, t->w[0][b], 64);
+    if (n_panels > 1) TILE_LOAD(T_W1, t->w[1][b], 64);
+    if (n_groups > 1) TILE_LOAD(T_X1, x1, 64);
+    TILE_BF16(T_C00, T_X0, T_W0);
+    if (n_panels > 1) TILE_BF16(T_C01, T_X0, T_W1);
+    if (n_panels > 1 && n_groups > 1) TILE_BF16(T_C11, T_X1, T_W1);
+    if (n_groups > 1) TILE_BF16(T_C10, T_X1, T_W0);
   }
-#define STORE(i)                                                                                                                           \
-  if (i < n_panels) TILE_STORE(T_C##i, y[i], 64);
-  EACH_TILE(STORE)
-#undef STORE
-}
-
-/* n_rows rows in n_tiles tiles of one panel. Where they do not fill them, the last two have rows in common and do the same with those. */
-static ALWAYS_INLINE void rows_in(const int n_tiles, const uint8_t *restrict p, const char *restrict x, size_t x_bytes, int n_rows, int n,
-                                  float (*restrict acc)[GEMM_PANEL]) {
-  _Alignas(64) uint8_t end[STEP / 2 * PAIR_BYTES];
-  int row[PLAIN_TILES];
-  for (int i = 0; i < n_tiles; i++) row[i] = MIN(i * ROWS_MAX, MAX(0, n_rows - ROWS_MAX));
+  EACH_SUM(SAVE)
   TILE_SEES_MEMORY();
-#define LOAD(i)                                                                                                                            \
-  if (i < n_tiles) TILE_LOAD(T_C##i, acc[row[i]], 64);
-  EACH_TILE(LOAD)
-  for (int k = 0; k < n; k += STEP, p += STEP / 2 * PAIR_BYTES, x += 2 * STEP) {
-    fetch_step(p + AHEAD_BYTES);
-    TILE_LOAD(T_W, k + STEP > n ? padded(end, p, n - k) : p, PAIR_BYTES);
-#define MULTIPLY(i)                                                                                                                        \
-  if (i < n_tiles) {                                                                                                                       \
-    TILE_LOAD(T_X, x + (size_t)row[i] * x_bytes, x_bytes);                                                                                 \
-    TILE_BF16(T_C##i, T_X, T_W);                                                                                                           \
+}
+
+static void multiply(struct gemm_tiles *t, int n_panels, int n_blocks, const uint16_t *x, size_t x_group, int n_groups, bool first) {
+  for (int g = 0; g < n_groups; g += 2, x += 2 * x_group) {
+    int row = g * ROWS;
+    if (g + 1 < n_groups && n_panels > 1) multiply_by(2, 2, t, n_blocks, x, x_group, row, first);
+    else if (g + 1 < n_groups) multiply_by(1, 2, t, n_blocks, x, x_group, row, first);
+    else if (n_panels > 1) multiply_by(2, 1, t, n_blocks, x, 0, row, first);
+    else multiply_by(1, 1, t, n_blocks, x, 0, row, first);
   }
-    EACH_TILE(MULTIPLY)
-#undef MULTIPLY
+}
+
+/* --- rows ------------------------------------------------------------------------------------------------------------- */
+
+/* Of each four of k: 0, 2, 1, 3, as codes_of takes them apart. */
+static void x_row(uint16_t *restrict to, size_t step, const float *restrict x, int n) {
+  static const uint16_t order[32] = {0,  2,  1,  3,  4,  6,  5,  7,  8,  10, 9,  11, 12, 14, 13, 15,
+                                     16, 18, 17, 19, 20, 22, 21, 23, 24, 26, 25, 27, 28, 30, 29, 31};
+  const vec scale = vec_set1(GEMM_TILES_X_SCALE);
+  for (int k = 0; k < n; k += GEMM_BLOCK, to += step) {
+    vec a = vec_load_n(x + k, MIN(VEC, n - k), 0), b = vec_load_n(x + k + VEC, MIN(VEC, MAX(n - k - VEC, 0)), 0);
+#ifdef CYGNET_SIMDE
+    float v[GEMM_BLOCK];
+    uint16_t narrowed[GEMM_BLOCK];
+    vec_store(v, vec_mul(a, scale));
+    vec_store(v + VEC, vec_mul(b, scale));
+    for (int i = 0; i < GEMM_BLOCK; i++) narrowed[i] = f32_to_bf16(v[i]);
+    __m512i both = load512(narrowed);
+#else
+    __m512i both = (__m512i)_mm512_cvtne2ps_pbh(vec_mul(b, scale), vec_mul(a, scale));
+#endif
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(load512(order), both));
   }
-#define STORE(i)                                                                                                                           \
-  if (i < n_tiles) TILE_STORE(T_C##i, acc[row[i]], 64);
-  EACH_TILE(STORE)
-#undef STORE
 }
 
-void gemm_amx_plain_one(float (*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, size_t panel_bytes, int n_panels, const void *x,
-                        int n) {
-  GEMM_BY_ROWS_4(n_panels, one_row, panel, panel_bytes, x, n, y);
-}
+#define KERNELS(name, ...)                                                                                                                 \
+  static void expand_##name(gemm_weight_tile *restrict to, const uint8_t *restrict p, int n, int exponent) {                               \
+    expand((struct gemm_format){__VA_ARGS__, 0}, to, p, n, exponent);                                                                      \
+  }                                                                                                                                        \
+  static void few_##name(const struct gemm_few *c) { few((struct gemm_format){__VA_ARGS__, 0}, c); }
+GEMM_QUANTISED(KERNELS)
 
-void gemm_amx_plain_rows(const uint8_t *restrict panel, int n, int n_rows, const void *x, size_t x_bytes,
-                         float (*restrict acc)[GEMM_PANEL]) {
-  GEMM_BY_ROWS_4(div_up(n_rows, ROWS_MAX), rows_in, panel, x, x_bytes, n_rows, n, acc);
-}
-
-void gemm_amx_bf16_row(uint16_t *restrict y, const float *restrict x, int n) {
-  gemm_bf16_row(y, x, n);
-  memset(y + n, 0, (align_up((size_t)n, STEP) - (size_t)n) * sizeof *y);
-}
+#define TYPE(name, ...) [DTYPE_##name] = {.expand = expand_##name, .few = few_##name},
+const struct gemm_tiles_kern gemm_amx_tiles = {
+    .begin = begin,
+    .end = end,
+    .x_row = x_row,
+    .multiply = multiply,
+    .store = store,
+    .types = {GEMM_QUANTISED(TYPE)[DTYPE_BF16] = {.expand = expand_bf16, .few = few_bf16}},
+};

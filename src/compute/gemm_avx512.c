@@ -160,15 +160,15 @@ static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const
   for (int r = 0; r < n_rows; r++) vec_store(y[r], acc[r]);
 }
 
-/* What the kernels of several rows depend on: the group of x that a part of it lies in, scales per block, minima. */
-static ALWAYS_INLINE void rows_n(const int n_rows, const int group, const int parts, const bool mins, const struct gemm_tile *restrict tile,
-                                 int n_blocks, struct gemm_x x, float (*restrict y)[GEMM_PANEL], struct gemm_ahead ahead) {
+/* What the kernels of several rows depend on: scales per block, and minima. */
+static ALWAYS_INLINE void rows_n(const int n_rows, const int parts, const bool mins, const struct gemm_tile *restrict tile, int n_blocks,
+                                 struct gemm_x x, float (*restrict y)[GEMM_PANEL], struct gemm_ahead ahead) {
   const int8_t *a = x.codes;
   const struct gemm_block *blocks = x.blocks;
   vec acc[ROWS_MAX];
   GEMM_UNROLL(8)
   for (int r = 0; r < n_rows; r++) acc[r] = vec_load(y[r]);
-  for (int b = 0; b < n_blocks; b++, a += group * GEMM_BLOCK, blocks += group) {
+  for (int b = 0; b < n_blocks; b++, a += ROWS_MAX * GEMM_BLOCK, blocks += ROWS_MAX) {
     for (int i = 0; i < ahead.bytes_per_block; i += 64) _mm_prefetch((const char *)ahead.p + i, _MM_HINT_T0);
     ahead.p += ahead.bytes_per_block;
     vec t[ROWS_MAX];
@@ -202,37 +202,17 @@ static ALWAYS_INLINE void rows_n(const int n_rows, const int group, const int pa
 #define ROWS(name, parts, mins)                                                                                                            \
   static void name(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, float(*restrict acc)[GEMM_PANEL],     \
                    struct gemm_ahead ahead) {                                                                                              \
-    GEMM_BY_ROWS_8(n_rows, rows_n, ROWS_MAX, parts, mins, tile, n_blocks, x, acc, ahead);                                                  \
+    GEMM_BY_ROWS_8(n_rows, rows_n, parts, mins, tile, n_blocks, x, acc, ahead);                                                            \
   }
 ROWS(rows_32, 1, false)
 ROWS(rows_32_min, 1, true)
 ROWS(rows_16, 2, false)
 ROWS(rows_16_min, 2, true)
 
-/* For the groups of the variant with tiles: half of one after the other. */
-#define ROWS_AMX(name, parts, mins)                                                                                                        \
-  static void name##_amx(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x,                                 \
-                         float(*restrict acc)[GEMM_PANEL], struct gemm_ahead ahead) {                                                      \
-    GEMM_BY_ROWS_8(MIN(n_rows, ROWS_MAX), rows_n, GEMM_AMX_ROWS, parts, mins, tile, n_blocks, x, acc, ahead);                              \
-    if (n_rows <= ROWS_MAX) return;                                                                                                        \
-    x.codes += ROWS_MAX * GEMM_BLOCK;                                                                                                      \
-    x.blocks += ROWS_MAX;                                                                                                                  \
-    ahead.bytes_per_block = 0;                                                                                                             \
-    GEMM_BY_ROWS_8(n_rows - ROWS_MAX, rows_n, GEMM_AMX_ROWS, parts, mins, tile, n_blocks, x, acc + ROWS_MAX, ahead);                       \
-  }
-ROWS_AMX(rows_32, 1, false)
-ROWS_AMX(rows_32_min, 1, true)
-ROWS_AMX(rows_16, 2, false)
-ROWS_AMX(rows_16_min, 2, true)
-
 #define KERNELS(name, ...)                                                                                                                 \
   static void few_##name(float(*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, struct gemm_x x, int n_blocks, int n_rows) {       \
     if (n_rows == 1) few((struct gemm_format){__VA_ARGS__, 0}, 1, 1, y, panel, x, n_blocks);                                               \
     else few((struct gemm_format){__VA_ARGS__, 0}, ROWS_MAX, n_rows, y, panel, x, n_blocks);                                               \
-  }                                                                                                                                        \
-  static void few_##name##_amx(float(*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, struct gemm_x x, int n_blocks, int n_rows) { \
-    if (n_rows == 1) few_##name(y, panel, x, n_blocks, 1);                                                                                 \
-    else few((struct gemm_format){__VA_ARGS__, 0}, GEMM_AMX_ROWS, n_rows, y, panel, x, n_blocks);                                          \
   }                                                                                                                                        \
   static void unpack_##name(struct gemm_tile *restrict tile, const uint8_t *restrict p, int n_blocks) {                                    \
     unpack((struct gemm_format){__VA_ARGS__, 0}, tile, p, n_blocks);                                                                       \
@@ -339,15 +319,11 @@ static void quantise_row(int8_t *restrict codes, struct gemm_block *restrict blo
 }
 
 /* clang-format off */
-#define TYPE(name, rows_kernel, groups_kernel) [DTYPE_##name] = {.few = few_##name, .unpack = unpack_##name, .rows = rows_kernel}
-#define TYPE_AMX(name, rows_kernel, groups_kernel)                                                                                         \
-  [DTYPE_##name] = {.few = few_##name##_amx, .unpack = unpack_##name, .rows = rows_kernel##_amx, .groups = groups_kernel}
+#define TYPE(name, rows_kernel) [DTYPE_##name] = {.few = few_##name, .unpack = unpack_##name, .rows = rows_kernel}
 #define TYPE_PLAIN(name, expand) [DTYPE_##name] = {.plain_one = plain_one_##name, .plain_rows = plain_rows_##name, .plain_expand = expand}
 #define TYPES_QUANTISED(T)                                                                                                                 \
-  T(Q4_0, rows_32, gemm_amx_groups), T(Q4_1, rows_32_min, gemm_amx_groups_min), T(Q5_0, rows_32, gemm_amx_groups),                         \
-  T(Q5_1, rows_32_min, gemm_amx_groups_min), T(Q8_0, rows_32, gemm_amx_groups), T(Q2_K, rows_16_min, NULL), T(Q3_K, rows_16, NULL),        \
-  T(Q4_K, rows_32_min, gemm_amx_groups_min), T(Q5_K, rows_32_min, gemm_amx_groups_min), T(Q6_K, rows_16, NULL),                            \
-  T(IQ4_NL, rows_32, gemm_amx_groups), T(IQ4_XS, rows_32, gemm_amx_groups)
+  T(Q4_0, rows_32), T(Q4_1, rows_32_min), T(Q5_0, rows_32), T(Q5_1, rows_32_min), T(Q8_0, rows_32), T(Q2_K, rows_16_min),                  \
+  T(Q3_K, rows_16), T(Q4_K, rows_32_min), T(Q5_K, rows_32_min), T(Q6_K, rows_16), T(IQ4_NL, rows_32), T(IQ4_XS, rows_32)
 #define COMMON                                                                                                                             \
   .rows_max = ROWS_MAX, .few_max = FEW_MAX, .plain_rows_max = PLAIN_ROWS_MAX, .plain_panels_max = PLAIN_PANELS_MAX,                        \
   .quantise_row = quantise_row
@@ -366,18 +342,8 @@ const struct gemm_kern gemm_avx512bf16 = {
 };
 
 const struct gemm_kern gemm_amx = {
-    .begin = gemm_amx_begin,
-    .end = gemm_amx_end,
-    .tile_x_bytes = 768 << 10, /* these processors have 2 MiB of second-level cache */
-    .rows_max = GEMM_AMX_ROWS,
-    .few_max = FEW_MAX,
-    .groups_from = GEMM_AMX_LEAST,
-    .groups_rows = 64,
-    .plain_rows_max = PLAIN_ROWS_MAX,
-    .plain_panels_max = PLAIN_PANELS_MAX,
-    .quantise_row = quantise_row,
-    .bf16_row = gemm_amx_bf16_row,
-    .types = {TYPES_QUANTISED(TYPE_AMX), TYPE_PLAIN(F32, NULL), TYPE_PLAIN(F16, expand_F16),
-              [DTYPE_BF16] = {.plain_one = gemm_amx_plain_one, .plain_rows = gemm_amx_plain_rows, .plain_rows_max = GEMM_AMX_PLAIN_ROWS}},
+    COMMON,
+    .types = {TYPE_PLAIN(F32, NULL), TYPE_PLAIN(F16, expand_F16)},
+    .tiles = &gemm_amx_tiles,
 };
 /* clang-format on */

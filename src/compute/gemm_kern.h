@@ -81,7 +81,7 @@ enum {
   GEMM_SHORT_ROWS = 16,   /* few rows: up to so many */
   GEMM_DIRECT_ROWS = 16,  /* that go over a block together where nothing is unpacked */
   GEMM_RANGE_PLAIN = 256, /* k of plain numbers walked at once: 16 KiB of float32 */
-  GEMM_GROUP_MAX = 16,    /* rows_max of any level */
+  GEMM_GROUP_MAX = 16,    /* rows of x that any level wants together */
   GEMM_TILE_ROWS = 256,   /* rows of x per work item at most */
   GEMM_WIDE_ROWS = 132,   /* the same for plain numbers and many rows: their ranges of x, 144 KiB, stay in a second-level cache */
   GEMM_WIDE_STRIDE = GEMM_RANGE_PLAIN +
@@ -121,6 +121,8 @@ struct gemm_ahead {
   int bytes_per_block;
 };
 
+struct gemm_tiles_kern;
+
 struct gemm_type_kern {
   /* y[n_rows][16] = panel · x for a group of at most rows_max rows, or for one row that is alone. */
   void (*few)(float (*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, struct gemm_x x, int n_blocks, int n_rows);
@@ -129,9 +131,6 @@ struct gemm_type_kern {
   /* acc[n_rows][16] += tile · x over n_blocks; n_rows <= rows_max. */
   void (*rows)(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, float (*restrict acc)[GEMM_PANEL],
                struct gemm_ahead ahead);
-  /* The same for up to groups_rows rows; x lies x_blocks blocks a row. NULL: rows, a group at a time. */
-  void (*groups)(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, int x_blocks,
-                 float (*restrict acc)[GEMM_PANEL], struct gemm_ahead ahead);
   /* Where a panel's bytes are multiplied as they lie: acc[n_rows][16] += n_blocks blocks from p on · x, each block for all rows before the next.
    * x lies x_blocks blocks a row. ahead: fetch what follows. NULL: unpack, then rows. */
   void (*direct)(const uint8_t *restrict p, int n_blocks, int n_rows, struct gemm_x x, int x_blocks, float (*restrict acc)[GEMM_PANEL],
@@ -140,20 +139,13 @@ struct gemm_type_kern {
   void (*plain_one)(float (*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, size_t panel_bytes, int n_panels, const void *x, int n);
   /* acc[n_rows][16] += n columns of a panel · x; n even but for the last range. */
   void (*plain_rows)(const uint8_t *restrict panel, int n, int n_rows, const void *x, size_t x_bytes, float (*restrict acc)[GEMM_PANEL]);
-  int plain_rows_max; /* of plain_rows; 0: the level's */
   /* n columns of a panel to float32; NULL: they are float32 already, one after the other. */
   void (*plain_expand)(float (*restrict w)[GEMM_PANEL], const uint8_t *restrict panel, int n);
 };
 
 struct gemm_kern {
-  /* Where registers want setting: what a thread does before, and after, `rows`, `groups`, `plain_one` and `plain_rows` with n_rows rows of x and
-   * weights of type t, or of any of the quantised types if t is one. Parts of n_rows have 16 rows at least, but for codes' last. NULL: nothing. */
-  void (*begin)(enum dtype t, int n_rows);
-  void (*end)(void);
   int rows_max, plain_rows_max, plain_panels_max;
-  size_t tile_x_bytes;          /* of quantised x per work item at most; 0: what suits small caches (gemm.c) */
-  int groups_from, groups_rows; /* of rows of x: fewer go through `rows`, and so many at once through `groups` */
-  int few_max;                  /* up to so many rows `few` is faster than unpacking once; <= rows_max */
+  int few_max; /* up to so many rows `few` is faster than unpacking once; <= rows_max */
   /* n, a multiple of 32, floats to codes and blocks, each block `group` rows after the one before. NULL: the level works from the file's bytes
    * with gemm_ref_rows. */
   void (*quantise_row)(int8_t *restrict codes, struct gemm_block *restrict blocks, int group, const float *restrict x, int n);
@@ -163,6 +155,7 @@ struct gemm_kern {
    * y y_bytes. The same sums as plain_rows. NULL: the level does not have it. */
   void (*wide_rows)(const float *restrict w, int n, int n_rows, const float *restrict x, float *restrict y, size_t y_bytes, bool first);
   struct gemm_type_kern types[DTYPE_COUNT];
+  const struct gemm_tiles_kern *tiles; /* goes before `types` where it has a type (gemm_tiles.h). NULL: there are none */
 };
 
 /* tile->acc = panel · n_rows <= GEMM_TILE_ROWS rows of x, for the levels that pack: what gemm.c and moe.c have in common (gemm.c).
@@ -187,19 +180,7 @@ void gemm_plain_one_bf16(float (*restrict y)[GEMM_PANEL], const uint8_t *restric
 void gemm_plain_rows_bf16(const uint8_t *restrict panel, int n, int n_rows, const void *x, size_t x_bytes,
                           float (*restrict acc)[GEMM_PANEL]);
 void gemm_bf16_row(uint16_t *restrict y, const float *restrict x, int n);
-/* gemm_amx.c, for gemm_amx; bf16_row pads with zeros to a multiple of 32 */
-enum { GEMM_AMX_ROWS = 16, GEMM_AMX_LEAST = 13, GEMM_AMX_PLAIN_ROWS = 64 };
-void gemm_amx_begin(enum dtype t, int n_rows);
-void gemm_amx_end(void);
-void gemm_amx_groups(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, int x_blocks,
-                     float (*restrict acc)[GEMM_PANEL], struct gemm_ahead ahead);
-void gemm_amx_groups_min(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, int x_blocks,
-                         float (*restrict acc)[GEMM_PANEL], struct gemm_ahead ahead);
-void gemm_amx_plain_one(float (*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, size_t panel_bytes, int n_panels, const void *x,
-                        int n);
-void gemm_amx_plain_rows(const uint8_t *restrict panel, int n, int n_rows, const void *x, size_t x_bytes,
-                         float (*restrict acc)[GEMM_PANEL]);
-void gemm_amx_bf16_row(uint16_t *restrict y, const float *restrict x, int n);
+extern const struct gemm_tiles_kern gemm_amx_tiles;
 #endif
 
 #endif

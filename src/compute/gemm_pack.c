@@ -305,6 +305,22 @@ static void unpack_plain_row(enum dtype t, int cols, const uint8_t *panel, int r
   }
 }
 
+struct gemm_element gemm_element_of(const struct gemm_format *f, const uint8_t *panel, int r, int k) {
+  size_t header_bytes = gemm_header_bytes(f), block_bytes = gemm_block_bytes(f);
+  int record = GEMM_BLOCK * f->blocks, n_subs = record / f->group;
+  const uint8_t *head = panel + (size_t)(k / record) * (header_bytes + f->blocks * block_bytes);
+  const uint8_t *block = head + header_bytes + (size_t)(k % record / GEMM_BLOCK) * block_bytes;
+  const uint8_t *sub = head + (f->mins ? 64 : 32) + k % record / f->group * GEMM_PANEL + r;
+  int code = read_code(f->bits, block, k % GEMM_BLOCK / 4, r * 4 + k % 4);
+  return (struct gemm_element){
+      .d = f16_to_f32(read_u16(head + 2 * r)),
+      .min = f->mins ? f16_to_f32(read_u16(head + 32 + 2 * r)) : 0,
+      .sub_d = f->subs ? (int8_t)*sub : 1,
+      .sub_min = f->subs && f->mins ? sub[n_subs * GEMM_PANEL] : 1,
+      .value = f->table ? gemm_iq4_values[code] : code - f->offset,
+  };
+}
+
 void gemm_unpack_panel_row(enum dtype t, int cols, const uint8_t *panel, int r, float *out) {
   const struct gemm_format *f = gemm_format_of(t);
   if (f->plain_bytes) {

@@ -70,5 +70,11 @@ size_t gemm_panel_bytes(enum dtype t, int cols);
 void gemm_pack_panel(const struct weight *w, int panel, uint8_t *out);
 /* Row r < 16 of a packed panel as float32 [cols]. */
 void gemm_unpack_panel_row(enum dtype t, int cols, const uint8_t *panel, int r, float *out);
+/* Element k of row r of a panel of codes, taken apart: value = code - offset, or table[code]; the subs are 1 where there are none. */
+struct gemm_element {
+  float d, min;
+  int sub_d, sub_min, value;
+};
+struct gemm_element gemm_element_of(const struct gemm_format *f, const uint8_t *panel, int r, int k);
 
 #endif

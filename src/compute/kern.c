@@ -21,7 +21,8 @@ enum {
   LEAF1_ECX_AVX2 = 1 << 12 | 1 << 27 | 1 << 28 | 1 << 29, /* FMA, OSXSAVE, AVX, F16C */
   LEAF7_EBX_AVX2 = 1 << 5 | 1 << 8,                       /* AVX2, BMI2 */
   LEAF7_ECX_VNNI = 1 << 11,
-  LEAF7_EDX_AMX = 1 << 22 | 1 << 24 | 1 << 25, /* BF16, TILE, INT8 */
+  LEAF7_ECX_VBMI = 1 << 1,
+  LEAF7_EDX_AMX = 1 << 22 | 1 << 23 | 1 << 24 | 1 << 25, /* BF16, AVX512_FP16, TILE, INT8 */
   LEAF7_1_EAX_AVX_VNNI = 1 << 4,
   LEAF7_1_EAX_BF16 = 1 << 5,
   XCR0_AVX = 0x06,
@@ -40,7 +41,7 @@ unsigned kern_features(const struct cpu_words *w) {
   if (!all(w->leaf7_ebx, LEAF7_EBX_AVX512) || !all(w->leaf7_ecx, LEAF7_ECX_VNNI) || !all(w->xcr0, XCR0_AVX512)) return f;
   f |= CPU_AVX512;
   if (all(w->leaf7_1_eax, LEAF7_1_EAX_BF16)) f |= CPU_AVX512_BF16;
-  if (all(w->leaf7_edx, LEAF7_EDX_AMX) && all(w->xcr0, XCR0_AMX)) f |= CPU_AMX;
+  if (all(w->leaf7_edx, LEAF7_EDX_AMX) && all(w->leaf7_ecx, LEAF7_ECX_VBMI) && all(w->xcr0, XCR0_AMX)) f |= CPU_AMX;
   return f;
 }
 

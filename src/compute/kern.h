@@ -53,10 +53,11 @@ struct kern {
  *            avx2+vnni     and AVX-VNNI                            Alder Lake to Arrow Lake
  *   avx512   avx512        AVX-512 F, BW, DQ, VL, VNNI             Cascade Lake, Ice Lake, Tiger Lake
  *            avx512+bf16   and AVX512_BF16                         Cooper Lake, Zen 4, Zen 5
- *            avx512+amx    and AMX_TILE, AMX_INT8, AMX_BF16        Sapphire Rapids, Emerald Rapids, Granite Rapids
+ *            avx512+amx    and AMX_TILE, AMX_INT8, AMX_BF16,       Sapphire Rapids, Emerald Rapids, Granite Rapids
+ *                          AVX512_FP16, AVX512_VBMI
  *
- * and registers that the operating system saves; those of AMX it must be asked for. Variants of a level may differ in the last bits; those of avx512
- * differ only where weights, or keys and values, are bf16. ISA_AUTO picks the last one that this machine has. NULL and a sentence when the machine lacks what was asked for. */
+ * and registers that the operating system saves; those of AMX it must be asked for. Variants of a level may differ in the last bits: avx512 and
+ * avx512+bf16 only where weights, or keys and values, are bf16; avx512+amx everywhere, for it multiplies bf16 instead of 8-bit codes (gemm_tiles.h). ISA_AUTO picks the last one that this machine has. NULL and a sentence when the machine lacks what was asked for. */
 const struct kern *kern_select(enum isa isa, struct err *e);
 bool kern_available(enum isa isa);
 

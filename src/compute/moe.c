@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/record.h"
 #include "compute/gemm_kern.h"
+#include "compute/gemm_tiles.h"
 
 enum {
   ITEMS_PER_WORKER = 16,
@@ -35,7 +36,12 @@ static size_t places_most(const struct moe_shape *s) {
 static size_t row_stride(int cols) { return (align_up((size_t)cols * sizeof(float), 64) / 64 | 1) * 64; }
 
 struct worker_area {
-  struct gemm_tile gate, up;
+  union {
+    struct {
+      struct gemm_tile gate, up;
+    };
+    struct gemm_tiles tiles;
+  };
   float ref[]; /* GEMM_REF_ROWS rows of a weight */
 };
 
@@ -133,7 +139,7 @@ struct call { /* of every launch */
   enum act act;
 };
 
-static bool is_ref(const struct kern *k) { return !k->gemm->quantise_row; }
+static bool is_ref(const struct kern *k) { return k->isa == ISA_REF; }
 
 static void route_rows(void *ctx, int item, int worker) {
   const struct call *c = ctx;
@@ -147,7 +153,9 @@ static void route_rows(void *ctx, int item, int worker) {
 }
 
 /* Rows of x that the kernels want together, for a segment of n rows. */
-static int group_of(const struct kern *k, int n_rows) { return n_rows == 1 ? 1 : MAX(1, k->gemm->rows_max); }
+static int group_of(const struct kern *k, int n_rows) {
+  return n_rows == 1 ? 1 : k->gemm->tiles ? GEMM_TILES_GROUP : MAX(1, k->gemm->rows_max);
+}
 
 /* Count, give each expert its segment, then hand out places: one pass over the pairs each. */
 static void group_rows(void *ctx, int item, int worker) {
@@ -183,10 +191,11 @@ static void group_rows(void *ctx, int item, int worker) {
 
 /* --- forms of rows ----------------------------------------------------------------------------------------------------- */
 
-enum form { FORM_F32, FORM_BF16, FORM_CODES };
+enum form { FORM_F32, FORM_BF16, FORM_CODES, FORM_TILES };
 
 static enum form form_of(const struct kern *k, const struct weight *w) {
   if (is_ref(k)) return FORM_F32;
+  if (gemm_on_tiles(k, w->dtype)) return FORM_TILES;
   if (!gemm_format_of(w->dtype)->plain_bytes) return FORM_CODES;
   return w->dtype == DTYPE_BF16 && k->gemm->bf16_row ? FORM_BF16 : FORM_F32;
 }
@@ -197,11 +206,20 @@ static size_t block_at(const struct moe_rows *r, const struct moe_segment *g, in
   return (size_t)g->place * n_blocks + (size_t)(i / group * group) * n_blocks + (size_t)(i % group);
 }
 
+/* Row i of a segment in the form for tiles. */
+static uint16_t *tiles_x(const struct moe_rows *r, const struct moe_segment *g, int i) {
+  int n_blocks = div_up(r->cols, GEMM_BLOCK);
+  uint16_t *all = (uint16_t *)(void *)r->plain;
+  return all + (size_t)g->place * (size_t)n_blocks * GEMM_BLOCK + gemm_tiles_x_at(g->n_rows, n_blocks, i);
+}
+
 static void prepare(const struct call *c, const struct moe_rows *r, enum form form, const struct moe_pair *p, const float *x) {
   const struct gemm_kern *k = c->kern->gemm;
   const struct moe_segment *g = &c->s->segments[p->segment];
   char *plain = r->plain + (size_t)p->place * r->row_bytes;
-  if (form == FORM_CODES) {
+  if (form == FORM_TILES) {
+    k->tiles->x_row(tiles_x(r, g, p->place - g->place), gemm_tiles_x_step(g->n_rows), x, r->cols);
+  } else if (form == FORM_CODES) {
     int group = group_of(c->kern, g->n_rows);
     size_t at = block_at(r, g, p->place - g->place, group);
     k->quantise_row(r->codes + at * GEMM_BLOCK, r->blocks + at, group, x, r->cols);
@@ -282,14 +300,6 @@ static void product(const struct kern *k, const struct product *p, struct gemm_t
   else product_plain(k, p, form, tile);
 }
 
-/* Before and after products of n_rows rows of a segment. */
-static void begin(const struct kern *k, const struct weight *w, int n_rows) {
-  if (k->gemm->begin) k->gemm->begin(w->dtype, n_rows);
-}
-static void end(const struct kern *k) {
-  if (k->gemm->end) k->gemm->end();
-}
-
 /* Panels that are computed at once: several where one row alone would wait for its own sums. */
 static int panels_at_once(const struct kern *k, const struct weight *w, int n_rows) {
   return n_rows == 1 && !is_ref(k) && form_of(k, w) != FORM_CODES ? k->gemm->plain_panels_max : 1;
@@ -297,6 +307,31 @@ static int panels_at_once(const struct kern *k, const struct weight *w, int n_ro
 
 static struct worker_area *area_of(const struct call *c, int worker) {
   return (struct worker_area *)(void *)(c->s->per_worker + (size_t)worker * c->s->per_worker_bytes);
+}
+
+/* Of panels [from, to) for a segment whose x is where of_x says. */
+static void gate_up_tiles(const struct call *c, const struct moe_segment *g, const struct moe_segment *of_x, int from, int to,
+                          struct gemm_tiles *t) {
+  const struct gemm_tiles_kern *k = c->kern->gemm->tiles;
+  const struct moe_scratch *s = c->s;
+  const struct weight *gate = &c->m->gate[g->expert], *up = &c->m->up[g->expert];
+  int n_blocks = div_up(gate->cols, GEMM_BLOCK);
+  for (int row = 0; row < g->n_rows; row += GEMM_TILES_ROWS) {
+    int n_rows = MIN(GEMM_TILES_ROWS, g->n_rows - row);
+    const uint16_t *x = tiles_x(&s->x, of_x, row);
+    k->begin(MIN(n_rows, GEMM_TILES_GROUP));
+    if (n_rows <= GEMM_TILES_GROUP)
+      gemm_tiles_few_gated(c->kern, gate, up, from, to, x, g->n_rows, n_rows, c->act, &s->act, g->place + row, t);
+    for (int panel = from; n_rows > GEMM_TILES_GROUP && panel < to; panel++) {
+      struct gemm_tiles_pair pair = {2, {{gate, panel}, {up, panel}}};
+      int at = panel * GEMM_PANEL;
+      gemm_tiles_product(c->kern, &pair, x, n_rows, 0, n_blocks, t);
+      gemm_tiles_scale(c->kern, &pair, n_rows, t);
+      for (int i = 0; i < n_rows; i++)
+        c->kern->gated(tensor_row(&s->act, g->place + row + i) + at, t->acc[0][i], t->acc[1][i], c->act, MIN(GEMM_PANEL, gate->rows - at));
+    }
+    k->end();
+  }
 }
 
 static void gate_up_item(void *ctx, int item, int worker) {
@@ -310,10 +345,13 @@ static void gate_up_item(void *ctx, int item, int worker) {
   if (c->n_rows == 1) of_x.place = 0; /* prepare_x */
   int from = item % plan->items_per_segment * plan->panels_per_item;
   int to = MIN(from + plan->panels_per_item, div_up(gate->rows, GEMM_PANEL));
+  if (form_of(c->kern, gate) == FORM_TILES) {
+    gate_up_tiles(c, g, &of_x, from, to, &a->tiles);
+    return;
+  }
   int most = MIN(panels_at_once(c->kern, gate, g->n_rows), panels_at_once(c->kern, up, g->n_rows));
   for (int row = 0; row < g->n_rows; row += GEMM_TILE_ROWS) {
     struct product p = {.x = &s->x, .segment = of_x, .row = row, .n_rows = MIN(GEMM_TILE_ROWS, g->n_rows - row)};
-    begin(c->kern, gate, p.n_rows);
     for (int panel = from, n; panel < to; panel += n) {
       n = MIN(most, to - panel);
       p.panel = panel;
@@ -327,7 +365,6 @@ static void gate_up_item(void *ctx, int item, int worker) {
         c->kern->gated(tensor_row(&s->act, place) + at, a->gate.acc[i], a->up.acc[i], c->act, MIN(GEMM_PANEL, gate->rows - at));
       }
     }
-    end(c->kern);
   }
 }
 
@@ -351,6 +388,46 @@ static void fetch_outputs(const struct call *c, int place, int n_rows, int panel
   for (int i = 0; i < n_rows; i++) __builtin_prefetch(tensor_row(&c->y, c->s->places[place + i].row) + panel * GEMM_PANEL, 1);
 }
 
+/* y[rows of a segment] += shares ⊙ acc, for the columns of panels [from, to); rows of acc lie acc_stride panels apart. */
+static void add_panels(const struct call *c, int place, int n_rows, int from, int to, const float (*acc)[GEMM_PANEL], int acc_stride) {
+  int at = from * GEMM_PANEL, n = MIN(to * GEMM_PANEL, c->y.cols) - at;
+  for (int i = 0; i < n_rows; i++) {
+    const struct moe_place *row = &c->s->places[place + i];
+    add_shared(tensor_row(&c->y, row->row) + at, acc[i * acc_stride], row->share, n);
+  }
+}
+
+static void down_few(const struct call *c, const struct weight *w, const uint16_t *x, const struct moe_segment *g, int row, int from,
+                     int to, struct gemm_tiles *t) {
+  int n_rows = g->n_rows - row;
+  for (int end; from < to; from = end) {
+    end = MIN(from + GEMM_TILES_RUN, to);
+    gemm_tiles_few(c->kern, w, from, end, x, g->n_rows, n_rows, t->acc[0][0], sizeof t->acc[0] / GEMM_TILES_GROUP);
+    add_panels(c, g->place + row, n_rows, from, end, (const float(*)[GEMM_PANEL])t->acc[0], GEMM_TILES_RUN);
+  }
+}
+
+/* Of panels [from, to) for one segment. */
+static void down_tiles(const struct call *c, const struct moe_segment *g, int from, int to, struct gemm_tiles *t) {
+  const struct gemm_tiles_kern *k = c->kern->gemm->tiles;
+  const struct weight *w = &c->m->down[g->expert];
+  for (int row = 0; row < g->n_rows; row += GEMM_TILES_ROWS) {
+    int n_rows = MIN(GEMM_TILES_ROWS, g->n_rows - row);
+    const uint16_t *x = tiles_x(&c->s->mid, g, row);
+    k->begin(MIN(n_rows, GEMM_TILES_GROUP));
+    if (n_rows <= GEMM_TILES_GROUP) down_few(c, w, x, g, row, from, to, t);
+    for (int panel = from; n_rows > GEMM_TILES_GROUP && panel < to; panel += 2) {
+      struct gemm_tiles_pair pair = {MIN(2, to - panel), {{w, panel}, {w, panel + 1}}};
+      for (int i = 0; i < pair.n; i++) fetch_outputs(c, g->place + row, n_rows, panel + i);
+      gemm_tiles_product(c->kern, &pair, x, n_rows, 0, div_up(w->cols, GEMM_BLOCK), t);
+      gemm_tiles_scale(c->kern, &pair, n_rows, t);
+      for (int i = 0; i < pair.n; i++)
+        add_panels(c, g->place + row, n_rows, panel + i, panel + i + 1, (const float(*)[GEMM_PANEL])t->acc[i], 1);
+    }
+    k->end();
+  }
+}
+
 static void down_item(void *ctx, int item, int worker) {
   const struct call *c = ctx;
   const struct moe_scratch *s = c->s;
@@ -367,10 +444,13 @@ static void down_item(void *ctx, int item, int worker) {
   for (int i = 0; i < s->plan->n_segments; i++) {
     const struct moe_segment *g = &s->segments[i];
     const struct weight *w = &c->m->down[g->expert];
+    if (form == FORM_TILES) {
+      down_tiles(c, g, from, to, &a->tiles);
+      continue;
+    }
     int most = panels_at_once(c->kern, w, g->n_rows);
     for (int row = 0; row < g->n_rows; row += GEMM_TILE_ROWS) {
       struct product p = {.w = w, .x = &act, .segment = *g, .row = row, .n_rows = MIN(GEMM_TILE_ROWS, g->n_rows - row)};
-      begin(c->kern, w, p.n_rows);
       for (int panel = from, n; panel < to; panel += n) {
         n = MIN(most, to - panel);
         p.panel = panel;
@@ -383,7 +463,6 @@ static void down_item(void *ctx, int item, int worker) {
           add_shared(tensor_row(&c->y, place->row) + at, a->gate.acc[j], place->share, MIN(GEMM_PANEL, hidden - at));
         }
       }
-      end(c->kern);
     }
   }
 }

@@ -4,14 +4,16 @@
  * A thread that is done releases them, or each switch to another thread saves 8 KiB.
  *
  *   TILE_CODES(c, a, b)   c int32 [m][16] += a u8 [m][4k] · b s8 [k][16][4]: row r, column j: sum over i of a[r][i] b[i / 4][j][i % 4], exact
- *   TILE_BF16(c, a, b)    c float [m][16] += a bf16 [m][2k] · b bf16 [k][16][2]: sums are rounded to nearest, denormal factors and sums become zeros,
- *                         whatever MXCSR says; a row's bits do not depend on m
+ *   TILE_BF16(c, a, b)    c float [m][16] += a bf16 [m][2k] · b bf16 [k][16][2]: fused multiply-adds from zero on over the even elements and over the
+ *                         odd ones, then c + (even + odd); rounded to nearest, denormal factors and sums become zeros, whatever MXCSR says; a row's
+ *                         bits do not depend on m
  *
- * Numbers of tiles must be literal. With CYGNET_SIMDE plain C does the same, but for the order of additions inside TILE_BF16.
+ * Numbers of tiles must be literal. With CYGNET_SIMDE plain C does the same.
  */
 #ifndef CYGNET_TILES_AMX_H
 #define CYGNET_TILES_AMX_H
 
+#include <math.h>
 #include <string.h>
 
 #include "base/base.h"
@@ -78,10 +80,11 @@ static inline void tile_bf16_(int c, int a, int b) {
   tile_check_(c, a, b);
   for (int r = 0; r < tiles_.shapes.rows[c]; r++)
     for (int j = 0; j < tiles_.shapes.row_bytes[c] / 4; j++) {
-      float sum;
+      float sum, part[2] = {0, 0};
       memcpy(&sum, tiles_.data[c][r] + 4 * j, 4);
       for (int i = 0; i < tiles_.shapes.row_bytes[a] / 2; i++)
-        sum = tile_normal_(sum + tile_bf16_at_(a, r, i) * tile_bf16_at_(b, i / 2, 2 * j + i % 2));
+        part[i % 2] = tile_normal_(fmaf(tile_bf16_at_(a, r, i), tile_bf16_at_(b, i / 2, 2 * j + i % 2), part[i % 2]));
+      sum = tile_normal_(sum + tile_normal_(part[0] + part[1]));
       memcpy(tiles_.data[c][r] + 4 * j, &sum, 4);
     }
 }

@@ -380,8 +380,7 @@ static void run_layers(struct drafter *d, int rows) {
 
     struct tensor gate = part(d->gate, rows, lc->ffn), up = part(d->up, rows, lc->ffn);
     ops->rmsnorm(dev, &x, &h, y->ffn_norm, 1, c->norm_eps);
-    ops->linear(dev, 2, (const struct weight *[]){&y->gate, &y->up}, (struct tensor *[]){&gate, &up}, &x);
-    ops->gated(dev, &gate, &gate, &up, ACT_GELU_TANH);
+    ops->linear_gated(dev, &gate, &y->gate, &y->up, &x, ACT_GELU_TANH, &up);
     ops->linear(dev, 1, (const struct weight *[]){&y->down}, (struct tensor *[]){&out}, &gate);
     ops->add_rmsnorm(dev, &h, &out, y->post_ffw_norm, c->norm_eps);
     ops->scale(dev, &h, &h, *y->scale);

@@ -193,6 +193,15 @@ int encoder_linears(struct encoder *x, struct weights *w, const char *prefix, in
 }
 
 static bool bounded(const float b[2]) { return b[0] > -INFINITY || b[1] < INFINITY; }
+static bool same_bounds(const float a[2], const float b[2]) { return a[0] == b[0] && a[1] == b[1]; }
+
+/* The input within bounds: itself where there are none, else in z. */
+static struct tensor within(const struct encoder *x, const float b[2], const struct tensor *in, const struct tensor *z) {
+  if (!bounded(b)) return *in;
+  struct tensor clamped = part(*z, in->rows, in->cols);
+  x->m->dev->ops->clamp(x->m->dev, &clamped, in, b[0], b[1]);
+  return clamped;
+}
 
 void encoder_linear(const struct encoder *x, int n, const struct encoder_linear *const *w, struct tensor *const *y, const struct tensor *in,
                     const struct tensor *z) {
@@ -202,16 +211,25 @@ void encoder_linear(const struct encoder *x, int n, const struct encoder_linear 
   CHECK(n <= LINEARS_MAX);
   for (int i = 0, end; i < n; i = end) { /* those with the same bounds of the input go together */
     const float *b = w[i]->in;
-    for (end = i; end < n && (end == i || (w[end]->in[0] == b[0] && w[end]->in[1] == b[1])); end++) same[end - i] = &w[end]->w;
-    struct tensor clamped = *in;
-    if (bounded(b)) {
-      clamped = part(*z, in->rows, in->cols);
-      d->clamp(x->m->dev, &clamped, in, b[0], b[1]);
-    }
+    for (end = i; end < n && (end == i || same_bounds(w[end]->in, b)); end++) same[end - i] = &w[end]->w;
+    struct tensor clamped = within(x, b, in, z);
     d->linear(x->m->dev, end - i, same, y + i, &clamped);
   }
   for (int i = 0; i < n; i++)
     if (bounded(w[i]->out)) d->clamp(x->m->dev, y[i], y[i], w[i]->out[0], w[i]->out[1]);
+}
+
+/* One operation unless bounds stand between: of the products, or of their input if they are not the same. */
+void encoder_linear_gated(const struct encoder *x, struct tensor *y, const struct encoder_linear *gate, const struct encoder_linear *up,
+                          const struct tensor *in, enum act act, struct tensor *up_room, const struct tensor *z) {
+  const struct device_ops *d = x->m->dev->ops;
+  if (same_bounds(gate->in, up->in) && !bounded(gate->out) && !bounded(up->out)) {
+    struct tensor clamped = within(x, gate->in, in, z);
+    d->linear_gated(x->m->dev, y, &gate->w, &up->w, &clamped, act, up_room);
+    return;
+  }
+  encoder_linear(x, 2, (const struct encoder_linear *[]){gate, up}, (struct tensor *[]){y, up_room}, in, z);
+  d->gated(x->m->dev, y, y, up_room, act);
 }
 
 /* ---- rows of a job ----------------------------------------------------------------------------------------------------------- */

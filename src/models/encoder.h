@@ -141,6 +141,9 @@ int encoder_linears(struct encoder *x, struct weights *w, const char *prefix, in
 /* n products of one input; z: room for it, clamped. */
 void encoder_linear(const struct encoder *x, int n, const struct encoder_linear *const *w, struct tensor *const *y, const struct tensor *in,
                     const struct tensor *z);
+/* y = act(gate's product) ⊙ up's product, of one input; up_room as for device_ops.linear_gated, z as above. */
+void encoder_linear_gated(const struct encoder *x, struct tensor *y, const struct encoder_linear *gate, const struct encoder_linear *up,
+                          const struct tensor *in, enum act act, struct tensor *up_room, const struct tensor *z);
 
 /* The rows of a job whose items see themselves: row r is row `at` of item `item` and sees rows [lo, hi). All [rows_max]. */
 struct encoder_rows {

@@ -199,8 +199,7 @@ static void gemma3_forward(struct model *m, const struct batch *b, struct tensor
 
     d->rmsnorm(dev, &x, &h, y->ffn_norm, 1, eps);
     TAP(m, "ffn_norm", l, &x);
-    d->linear(dev, 2, (const struct weight *[]){&y->gate, &y->up}, (struct tensor *[]){&gate, &up}, &x);
-    d->gated(dev, &gate, &gate, &up, ACT_GELU_TANH);
+    d->linear_gated(dev, &gate, &y->gate, &y->up, &x, ACT_GELU_TANH, &up);
     d->linear(dev, 1, (const struct weight *[]){&y->down}, (struct tensor *[]){&out}, &gate);
     d->sum_shards(dev, &out);
     TAP(m, "ffn", l, &out);

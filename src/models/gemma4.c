@@ -554,8 +554,7 @@ static void gemma4_forward(struct model *m, const struct batch *b, struct tensor
 
     d->rmsnorm(dev, &x, &h, y->ffn_norm, 1, eps);
     TAP(m, "ffn_norm", l, &x);
-    d->linear(dev, 2, (const struct weight *[]){&y->gate, &y->up}, (struct tensor *[]){&gate, &up}, &x);
-    d->gated(dev, &gate, &gate, &up, ACT_GELU_TANH);
+    d->linear_gated(dev, &gate, &y->gate, &y->up, &x, ACT_GELU_TANH, &up);
     d->linear(dev, 1, (const struct weight *[]){&y->down}, (struct tensor *[]){&out}, &gate);
     d->sum_shards(dev, &out);
     if (c->n_experts) add_experts(g, l, &h, &out);

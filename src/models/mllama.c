@@ -253,8 +253,7 @@ static void feed_forward(struct mllama *g, int l, const struct tensor *h, struct
   struct tensor x = part(g->x, h->rows, h->cols), gate = part(g->gate, h->rows, ffn), up = part(g->up, h->rows, ffn);
   d->rmsnorm(m->dev, &x, h, y->ffn_norm, 1, m->config.norm_eps);
   TAP(m, "ffn_norm", l, &x);
-  d->linear(m->dev, 2, (const struct weight *[]){&y->gate, &y->up}, (struct tensor *[]){&gate, &up}, &x);
-  d->gated(m->dev, &gate, &gate, &up, ACT_SILU);
+  d->linear_gated(m->dev, &gate, &y->gate, &y->up, &x, ACT_SILU, &up);
   d->linear(m->dev, 1, (const struct weight *[]){&y->down}, (struct tensor *[]){out}, &gate);
   TAP(m, "ffn", l, out);
 }

@@ -261,8 +261,7 @@ static void vision_rest(struct vision *s, int l, int first, int n) {
   d->add_rmsnorm(dev, &h, &out, y->attn_post_norm, c->norm_eps);
 
   d->rmsnorm(dev, &a, &h, y->ln2, 1, c->norm_eps);
-  encoder_linear(x, 2, (const struct encoder_linear *[]){&y->gate, &y->up}, (struct tensor *[]){&gate, &up}, &a, z);
-  d->gated(dev, &gate, &gate, &up, ACT_GELU_TANH);
+  encoder_linear_gated(x, &gate, &y->gate, &y->up, &a, ACT_GELU_TANH, &up, z);
   encoder_linear(x, 1, (const struct encoder_linear *[]){&y->down}, (struct tensor *[]){&out}, &gate, z);
   d->add_rmsnorm(dev, &h, &out, y->ffn_post_norm, c->norm_eps);
   encoder_tap(x, "v.layer_out", l, first, &h);

@@ -8,7 +8,7 @@
 static inline bool rounds_to_bf16(enum isa isa) {
   struct err e = {0};
   const struct kern *k = kern_select(isa, &e);
-  return k && k->gemm->bf16_row;
+  return k && (k->gemm->bf16_row || k->gemm->tiles);
 }
 
 #endif

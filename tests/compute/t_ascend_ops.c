@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compute/act_exact.h"
 #include "compute/ascend/ascend.h"
 #include "compute/gemm_quant.h"
 #include "npu.h"
@@ -374,6 +375,62 @@ static void linear(void) {
   }
 }
 
+/* act(gate) ⊙ up of products that are off by g_bound and u_bound. No activation is steeper than 1.2. */
+static void expect_gated(const struct pair *y, enum act act, const struct weight *gate, const struct weight *up, const struct pair *x) {
+  for (int r = 0; r < y->c_all.rows; r++)
+    for (int c = 0; c < y->c_all.cols; c++) {
+      int row = r - y->row, col = c - y->col;
+      double got = (double)tensor_row(&y->host, r)[c], want = (double)tensor_row(&y->c_all, r)[c], bound = 0;
+      if (row >= 0 && row < y->c.rows && col >= 0 && col < y->c.cols) {
+        double g, u, g_bound, u_bound;
+        product(gate, &x->c, row, col, &g, &g_bound);
+        product(up, &x->c, row, col, &u, &u_bound);
+        want = act_exact(act, g) * u;
+        bound = 1.2 * g_bound * (fabs(u) + u_bound) + fabs(act_exact(act, g)) * u_bound + 3 * eps * (fabs(want) + 0.02 * fabs(u)) + 0x1p-24;
+      }
+      if (!(fabs(got - want) <= bound))
+        fail_msg("linear_gated, %s and %s [%d, %d], activation %d, row %d of %d, column %d: expected %g, found %g, bound %g",
+                 dtype_info(gate->dtype)->name, dtype_info(up->dtype)->name, gate->rows, gate->cols, act, row, y->c.rows, col, want, got,
+                 bound);
+    }
+}
+
+/* What the NPU makes of the same by linear and gated: the same bits. */
+static void expect_as_apart(struct pair *y, enum act act, const struct weight *gate, const struct weight *up, const struct pair *x) {
+  int rows = y->c.rows, cols = y->c.cols;
+  struct pair g = make(rows, cols, coin(), 1), u = make(rows, cols, coin(), 1);
+  N()->linear(npu, 2, (const struct weight *[]){gate, up}, (struct tensor *[]){&g.n, &u.n}, &x->n);
+  N()->gated(npu, &g.n, &g.n, &u.n, act);
+  N()->fetch(npu, &g.host, &g.n_all);
+  well("linear and gated");
+  for (int r = 0; r < rows; r++)
+    assert_memory_equal(tensor_row(&y->host, y->row + r) + y->col, tensor_row(&g.host, g.row + r) + g.col, sizeof(float) * (size_t)cols);
+  drop(&g), drop(&u);
+}
+
+/* Products as wide as a half of fp16 allows, and gate and up of the same kind or of two. */
+static void linear_gated(void) {
+  static const int row_counts[] = {1, 5, ROWS_MAX};
+  for (int round = 0; round < 48; round++) {
+    struct weight_kind kind = kinds[(size_t)round % ARRAY_LEN(kinds)], other = coin() ? kind : kinds[test_rand_int(&seed, 0, 6)];
+    int rows = row_counts[round % 3], cols = kind.type == DTYPE_Q6_K ? 256 : 32 * test_rand_int(&seed, 1, 10);
+    int ffn = test_rand_int(&seed, 1, 60);
+    enum act act = (enum act)(round / 8 % 6);
+    struct weight w[2] = {make_weight(kind.type, kind.mark, ffn, cols), make_weight(other.type, other.mark, ffn, cols)};
+    const void *sources[2] = {w[0].source, w[1].source};
+    struct pair x = make(rows, cols, coin(), 0.25), y = make(rows, ffn, coin(), 1), room = make(rows, ffn, coin(), 1);
+    struct err e = {0};
+    if (N()->weight_bind(npu, &w[0], 1, "gate", &e) || N()->weight_bind(npu, &w[1], 1, "up", &e)) fail_msg("%s", e.msg);
+    N()->linear_gated(npu, &y.n, &w[0], &w[1], &x.n, act, &room.n);
+    N()->fetch(npu, &y.host, &y.n_all);
+    well("linear_gated");
+    expect_gated(&y, act, &w[0], &w[1], &x);
+    expect_as_apart(&y, act, &w[0], &w[1], &x);
+    for (int i = 0; i < 2; i++) N()->weight_free(npu, &w[i], 1), free_source(sources[i]);
+    drop(&x), drop(&y), drop(&room);
+  }
+}
+
 /* A head beyond the limit of grouped products is split. */
 static void wide_head(void) {
   enum { VOCAB = 65504 * 2 + 70 };
@@ -473,10 +530,6 @@ static void rope(void) {
 
 /* ---- experts ----------------------------------------------------------------------------------------------------------------------------- */
 
-static double act_of(enum act act, double x) {
-  return act == ACT_SILU ? x / (1 + exp(-x)) : x / 2 * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
-}
-
 static void product_row(const struct weight *w, const double *x, double *y) {
   float *row = xcalloc((size_t)w->cols, sizeof *row);
   for (int n = 0; n < w->rows; n++) {
@@ -525,7 +578,7 @@ static void experts(void) {
       for (int k = 0; k < USED; k++) {
         double squares = 0;
         product_row(&gate[chosen[k]], in, g), product_row(&up[chosen[k]], in, u);
-        for (int i = 0; i < FFN; i++) g[i] = act_of(act, g[i]) * u[i];
+        for (int i = 0; i < FFN; i++) g[i] = act_exact(act, g[i]) * u[i];
         product_row(&down[chosen[k]], g, out);
         for (int i = 0; i < HIDDEN; i++) want[i] += (double)share[k] * out[i], squares += out[i] * out[i];
         size += fabs((double)share[k]) * sqrt(squares / HIDDEN);
@@ -611,7 +664,7 @@ struct small { /* a step of one of everything that may be recorded */
   const void *sources[3 + 3 * EXPERTS];
   float *vectors; /* scale of the experts, a norm */
   struct rope_table rope;
-  struct tensor h, q, u, logits, out, host;
+  struct tensor h, q, u, room, logits, out, host;
 };
 
 enum { STEP_ROWS = 6, STEP_OUT = 3, VOCAB = 50 };
@@ -651,7 +704,7 @@ static void small_open(struct small *s) {
       N()->rope_init(npu, &s->rope, HIDDEN / 2, 10000, 1, 1, &e) || N()->hold(npu, s->vectors, EXPERTS + HIDDEN, &e) ||
       N()->hold_batch(npu, b, &e))
     fail_msg("%s", e.msg);
-  struct tensor *ts[] = {&s->h, &s->q, &s->u, &s->out};
+  struct tensor *ts[] = {&s->h, &s->q, &s->u, &s->room, &s->out};
   for (size_t i = 0; i < ARRAY_LEN(ts); i++)
     if (N()->alloc(npu, ts[i], STEP_ROWS, HIDDEN, "step", &e)) fail_msg("%s", e.msg);
   if (N()->alloc(npu, &s->logits, STEP_ROWS, EXPERTS, "logits", &e) || N()->host_alloc(npu, &s->host, STEP_ROWS, HIDDEN, "out", &e))
@@ -662,7 +715,7 @@ static void small_open(struct small *s) {
 
 static void small_close(struct small *s) {
   struct err e = {0};
-  struct tensor *ts[] = {&s->h, &s->q, &s->u, &s->out, &s->logits};
+  struct tensor *ts[] = {&s->h, &s->q, &s->u, &s->room, &s->out, &s->logits};
   for (size_t i = 0; i < ARRAY_LEN(ts); i++) N()->free(npu, ts[i]);
   N()->host_free(npu, &s->host);
   N()->hold_batch(npu, NULL, &e);
@@ -693,6 +746,8 @@ static void small_ops(struct small *s) {
   n->gated(npu, q, q, &s->u, ACT_GELU_TANH);
   n->add_rmsnorm(npu, &s->h, q, norm, 1e-6f);
   n->add_scaled(npu, &s->h, &s->u, 0.5f, b->lo[BATCH_CROSS], b->hi[BATCH_CROSS]);
+  n->linear_gated(npu, q, w, w, &s->u, ACT_SIGMOID, &s->room);
+  n->add(npu, &s->h, q);
   n->rmsnorm(npu, &s->u, &s->h, norm, 1, 1e-6f);
   n->copy(npu, &s->logits, &first);
   n->moe(npu, &m, q, &s->u, &s->logits, ACT_SILU);
@@ -769,6 +824,7 @@ static void failures(void) {
                                           "GroupedMatmulV4",
                                           "MoeFinalizeRoutingV2",
                                           "Silu",
+                                          "Sigmoid",
                                           "InplaceTanh"};
   const struct acl_emu *emu = npu_emu();
   struct small s;
@@ -850,6 +906,7 @@ EACH_PROFILE(norms)
 EACH_PROFILE(rows_moved)
 EACH_PROFILE(argmax)
 EACH_PROFILE(linear)
+EACH_PROFILE(linear_gated)
 EACH_PROFILE(wide_head)
 EACH_PROFILE(embed)
 EACH_PROFILE(rope)
@@ -861,10 +918,11 @@ EACH_PROFILE(binding_fails)
 EACH_PROFILE(late)
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_elementwise), cmocka_unit_test(test_gated_together), cmocka_unit_test(test_norms),
-    cmocka_unit_test(test_rows_moved),  cmocka_unit_test(test_argmax),         cmocka_unit_test(test_linear),
-    cmocka_unit_test(test_wide_head),   cmocka_unit_test(test_embed),          cmocka_unit_test(test_rope),
-    cmocka_unit_test(test_experts),     cmocka_unit_test(test_roads),          cmocka_unit_test(test_recorded),
-    cmocka_unit_test(test_failures),    cmocka_unit_test(test_binding_fails),  cmocka_unit_test(test_late),
+    cmocka_unit_test(test_elementwise),  cmocka_unit_test(test_gated_together), cmocka_unit_test(test_norms),
+    cmocka_unit_test(test_rows_moved),   cmocka_unit_test(test_argmax),         cmocka_unit_test(test_linear),
+    cmocka_unit_test(test_linear_gated), cmocka_unit_test(test_wide_head),      cmocka_unit_test(test_embed),
+    cmocka_unit_test(test_rope),         cmocka_unit_test(test_experts),        cmocka_unit_test(test_roads),
+    cmocka_unit_test(test_recorded),     cmocka_unit_test(test_failures),       cmocka_unit_test(test_binding_fails),
+    cmocka_unit_test(test_late),
 };
 TEST_MAIN(tests)

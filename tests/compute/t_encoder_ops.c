@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "base/record.h"
+#include "compute/act_exact.h"
 #include "compute/device.h"
 
 enum { ROWS_MOST = 96 };
@@ -83,18 +84,6 @@ static void layernorm(void **state) {
   }
 }
 
-static double by_the_book(enum act act, double x) {
-  switch (act) {
-  case ACT_GELU_TANH: return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-  case ACT_SILU: return x / (1 + exp(-x));
-  case ACT_SIGMOID: return 1 / (1 + exp(-x));
-  case ACT_GELU_ERF: return 0.5 * x * erfc(-x * 0.70710678118654752440);
-  case ACT_RELU: return x > 0 ? x : 0;
-  case ACT_NONE: break;
-  }
-  return x;
-}
-
 static void activations(void **state) {
   (void)state;
   uint64_t rand = 2;
@@ -105,10 +94,10 @@ static void activations(void **state) {
         float *x = guarded(n, &rand, 2), *b = guarded(n, &rand, 1), *y = guarded(n, &rand, 1), *z = guarded(n, &rand, 1);
         memcpy(y, x, sizeof(float) * (size_t)n);
         k->bias_act(y, b, (enum act)act, n);
-        for (int i = 0; i < n; i++) expect(k, "bias_act", n, i, y[i], by_the_book((enum act)act, (double)(x[i] + b[i])), 2e-6, 3e-7);
+        for (int i = 0; i < n; i++) expect(k, "bias_act", n, i, y[i], act_exact((enum act)act, (double)(x[i] + b[i])), 2e-6, 3e-7);
         k->gated(z, x, b, (enum act)act, n);
         for (int i = 0; i < n; i++) {
-          expect(k, "gated", n, i, z[i], by_the_book((enum act)act, (double)x[i]) * (double)b[i], 2e-6, 3e-7 * fabs((double)b[i]));
+          expect(k, "gated", n, i, z[i], act_exact((enum act)act, (double)x[i]) * (double)b[i], 2e-6, 3e-7 * fabs((double)b[i]));
         }
         for (int i = 0; i < n; i++) b[i] = 1; /* the two are one function */
         k->gated(z, x, b, (enum act)act, n);
@@ -129,7 +118,7 @@ static void activations_over_their_range(void **state) {
     double worst = 0;
     for (int i = -60000; i <= 60000; i++) {
       float x = (float)i * 1e-3f, y = x, z = x;
-      double want = by_the_book(ACT_GELU_ERF, (double)x), tail = by_the_book(ACT_SIGMOID, (double)x);
+      double want = act_exact(ACT_GELU_ERF, (double)x), tail = act_exact(ACT_SIGMOID, (double)x);
       k->bias_act(&y, NULL, ACT_GELU_ERF, 1);
       worst = MAX(worst, fabs((double)y - want) / MAX(fabs((double)x), 1e-3));
       expect(k, "gelu_erf", 1, i, y, want, x > -6 ? 4e-6 : 2e-5, 1e-35); /* relative far into the tail, where x²/2 is rounded */

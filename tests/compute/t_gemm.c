@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
-#include "compute/gemm_kern.h"
+#include "compute/gemm_tiles.h"
 
 static const enum dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0,   DTYPE_Q5_1,  DTYPE_Q8_0,
                                    DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS};
@@ -116,6 +116,10 @@ static void run(const struct kern *k, struct workers *workers, int n_w, struct w
 static void as_seen(const struct kern *k, enum dtype t, const float *x, double *out, int n) {
   for (int c = 0; c < n; c++) out[c] = x[c];
   if (k->isa == ISA_REF) return;
+  if (gemm_on_tiles(k, t)) {
+    for (int c = 0; c < n; c++) out[c] = (double)bf16_to_f32(f32_to_bf16(x[c] * GEMM_TILES_X_SCALE)) / (double)GEMM_TILES_X_SCALE;
+    return;
+  }
   if (!dtype_info(t)->quantised) {
     for (int c = 0; t == DTYPE_BF16 && k->gemm->bf16_row && c < n; c++) out[c] = bf16_to_f32(f32_to_bf16(x[c]));
     return;
@@ -127,6 +131,12 @@ static void as_seen(const struct kern *k, enum dtype t, const float *x, double *
   }
 }
 
+/* What it makes of a row of weights. */
+static void weights_as_seen(const struct kern *k, const struct weight *w, int r, float *out) {
+  if (gemm_on_tiles(k, w->dtype)) gemm_tiles_row(w, r / GEMM_PANEL, r % GEMM_PANEL, out);
+  else dtype_to_f32(w->dtype, (const char *)w->source + (size_t)r * w->row_bytes, out, (size_t)w->cols);
+}
+
 /* Greatest error over the sum of |products|. */
 static double worst_error(const struct kern *k, const struct weight *w, const struct tensor *y, const struct tensor *x) {
   size_t n = (size_t)w->cols;
@@ -134,7 +144,7 @@ static double worst_error(const struct kern *k, const struct weight *w, const st
   double *seen = xmalloc(n * sizeof *seen * (size_t)x->rows), worst = 0;
   for (int i = 0; i < x->rows; i++) as_seen(k, w->dtype, tensor_row(x, i), seen + (size_t)i * n, w->cols);
   for (int r = 0; r < w->rows; r++) {
-    dtype_to_f32(w->dtype, (const char *)w->source + (size_t)r * w->row_bytes, row, n);
+    weights_as_seen(k, w, r, row);
     for (int i = 0; i < x->rows; i++) {
       double sum = 0, size = 1e-30;
       for (size_t c = 0; c < n; c++) {
@@ -200,6 +210,51 @@ static void test_oracle(void **state) {
         weight_free(&w);
       }
     printf("%s: greatest error / sum of |products| %.2g\n", k->name, worst);
+  }
+}
+
+/* On tiles the order of all operations is known (tiles_amx.h), so plain C gives the same bits. */
+static float as_tiles_add(const float *w, const float *x, int n) {
+  float sum = 0;
+  for (int b = 0; b < n; b += GEMM_BLOCK) {
+    float part[2] = {0, 0};
+    for (int pair = 0; pair < GEMM_BLOCK / 2; pair++) { /* of each four k: 0 and 2, then 1 and 3 */
+      int k = b + pair / 2 * 4 + pair % 2;
+      for (int i = 0; i < 2; i++)
+        if (k + 2 * i < n) part[i] = fmaf(bf16_to_f32(f32_to_bf16(x[k + 2 * i])), w[k + 2 * i], part[i]);
+    }
+    sum += part[0] + part[1];
+  }
+  return sum;
+}
+
+static void test_tiles_to_the_bit(void **state) {
+  (void)state;
+  EACH_LEVEL(k) {
+    for (size_t i = 0; i < ARRAY_LEN(types) && k->gemm->tiles; i++)
+      for (int n = 0; n < 6 && gemm_on_tiles(k, types[i]); n++) {
+        struct weight w;
+        fill_weight(&w, types[i], test_rand_int(&seed, 1, 40), random_cols(types[i], n == 0 ? 80 : 12), RANDOM);
+        struct tensor x = tensor_new(n % 2 ? test_rand_int(&seed, 17, 40) : test_rand_int(&seed, 1, 16), w.cols),
+                      y = tensor_new(x.rows, w.rows);
+        fill_x(&x);
+        pack(k, &w);
+        run(k, NULL, 1, &w, &y, &x);
+        float *row = xmalloc((size_t)w.cols * sizeof *row);
+        for (int r = 0; r < w.rows; r++) {
+          gemm_tiles_row(&w, r / GEMM_PANEL, r % GEMM_PANEL, row);
+          for (int j = 0; j < x.rows; j++) {
+            float want = as_tiles_add(row, tensor_row(&x, j), w.cols), got = tensor_row(&y, j)[r];
+            if (memcmp(&want, &got, sizeof want))
+              fail_msg("%s [%d, %d] row %d of %d, output %d: %a instead of %a", dtype_info(w.dtype)->name, w.rows, w.cols, j, x.rows, r,
+                       (double)got, (double)want);
+          }
+        }
+        free(row);
+        tensor_delete(&x, x.rows);
+        tensor_delete(&y, y.rows);
+        weight_free(&w);
+      }
   }
 }
 
@@ -406,9 +461,10 @@ static void test_select(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_pack_unpack), cmocka_unit_test(test_oracle),   cmocka_unit_test(test_near_reference),
-    cmocka_unit_test(test_same_bits),   cmocka_unit_test(test_many),     cmocka_unit_test(test_extremes),
-    cmocka_unit_test(test_not_finite),  cmocka_unit_test(test_supports), cmocka_unit_test(test_select),
+    cmocka_unit_test(test_pack_unpack),    cmocka_unit_test(test_oracle),     cmocka_unit_test(test_tiles_to_the_bit),
+    cmocka_unit_test(test_near_reference), cmocka_unit_test(test_same_bits),  cmocka_unit_test(test_many),
+    cmocka_unit_test(test_extremes),       cmocka_unit_test(test_not_finite), cmocka_unit_test(test_supports),
+    cmocka_unit_test(test_select),
 };
 
 TEST_MAIN(tests)

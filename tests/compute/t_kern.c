@@ -290,7 +290,7 @@ static void choice_by_processor(void **state) {
   (void)state;
   enum { SSE = 1u << 0 | 1u << 9 | 1u << 19 | 1u << 20, OSXSAVE = 1u << 27, AVX = 1u << 28, FMA = 1u << 12, F16C = 1u << 29 };
   enum { V3 = SSE | OSXSAVE | AVX | FMA | F16C, YMM = 0x07, ZMM = 0xe7, VNNI = 1u << 11, AVX_VNNI = 1u << 4, BF16 = 1u << 5 };
-  enum { AMX = 1u << 22 | 1u << 24 | 1u << 25, TMM = 0x600e7 };
+  enum { AMX = 1u << 22 | 1u << 23 | 1u << 24 | 1u << 25, VBMI = 1u << 1, TMM = 0x600e7 };
   const unsigned avx2 = 1u << 5 | 1u << 8, skx = avx2 | 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31;
   static const char *const none = "none";
   const struct {
@@ -315,15 +315,17 @@ static void choice_by_processor(void **state) {
       {"Zen 5", {V3, skx, VNNI, 0, AVX_VNNI | BF16, ZMM}, "avx512+bf16", "avx2+vnni", "avx512+bf16"},
       {"Zen 5 whose system saves no ZMM", {V3, skx, VNNI, 0, AVX_VNNI | BF16, YMM}, "avx2+vnni", "avx2+vnni", none},
       {"BF16 without VNNI", {V3, skx, 0, 0, BF16, ZMM}, "avx2", "avx2", none},
-      {"Sapphire Rapids", {V3, skx, VNNI, AMX, AVX_VNNI | BF16, TMM}, "avx512+amx", "avx2+vnni", "avx512+amx"},
+      {"Sapphire Rapids", {V3, skx, VNNI | VBMI, AMX, AVX_VNNI | BF16, TMM}, "avx512+amx", "avx2+vnni", "avx512+amx"},
       {"Sapphire Rapids whose system saves no tiles",
-       {V3, skx, VNNI, AMX, AVX_VNNI | BF16, ZMM},
+       {V3, skx, VNNI | VBMI, AMX, AVX_VNNI | BF16, ZMM},
        "avx512+bf16",
        "avx2+vnni",
        "avx512+bf16"},
-      {"Tiles without products of bytes", {V3, skx, VNNI, 1u << 22 | 1u << 24, BF16, TMM}, "avx512+bf16", "avx2", "avx512+bf16"},
-      {"Tiles without BF16", {V3, skx, VNNI, AMX, 0, TMM}, "avx512", "avx2", "avx512"},
-      {"Tiles whose system saves no ZMM", {V3, skx, VNNI, AMX, AVX_VNNI | BF16, 0x60007}, "avx2+vnni", "avx2+vnni", none},
+      {"Tiles without products of bytes", {V3, skx, VNNI | VBMI, AMX & ~(1u << 25), BF16, TMM}, "avx512+bf16", "avx2", "avx512+bf16"},
+      {"Tiles without half precision", {V3, skx, VNNI | VBMI, AMX & ~(1u << 23), BF16, TMM}, "avx512+bf16", "avx2", "avx512+bf16"},
+      {"Tiles without VBMI", {V3, skx, VNNI, AMX, BF16, TMM}, "avx512+bf16", "avx2", "avx512+bf16"},
+      {"Tiles without BF16", {V3, skx, VNNI | VBMI, AMX, 0, TMM}, "avx512", "avx2", "avx512"},
+      {"Tiles whose system saves no ZMM", {V3, skx, VNNI | VBMI, AMX, AVX_VNNI | BF16, 0x60007}, "avx2+vnni", "avx2+vnni", none},
   };
   for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
     const char *want[] = {cases[i].automatic, "ref", cases[i].level_avx2, cases[i].level_avx512};
@@ -354,8 +356,8 @@ static void choice_by_bits(void **state) {
     assert_int_equal((f & CPU_AVX_VNNI) != 0, ymm && (w.leaf7_1_eax >> 4 & 1));
     assert_int_equal((f & CPU_AVX512) != 0, zmm);
     assert_int_equal((f & CPU_AVX512_BF16) != 0, zmm && (w.leaf7_1_eax >> 5 & 1));
-    assert_int_equal((f & CPU_AMX) != 0,
-                     zmm && (w.leaf7_edx >> 22 & w.leaf7_edx >> 24 & w.leaf7_edx >> 25 & w.xcr0 >> 17 & w.xcr0 >> 18 & 1));
+    assert_int_equal((f & CPU_AMX) != 0, zmm && (w.leaf7_edx >> 22 & w.leaf7_edx >> 23 & w.leaf7_edx >> 24 & w.leaf7_edx >> 25 &
+                                                 w.leaf7_ecx >> 1 & w.xcr0 >> 17 & w.xcr0 >> 18 & 1));
     const struct kern *k = kern_choose(ISA_AUTO, f);
     assert_non_null(k);
     assert_true(k == &kern_amx || k == &kern_avx512bf16 || !(f & CPU_AVX512_BF16));

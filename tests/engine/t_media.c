@@ -26,7 +26,7 @@ static void on_hidden(void *ctx, int layer, int position, const float *x, int co
 }
 
 /* On an NPU, and on processors with products of bf16, activations are rounded. */
-static bool coarse(const struct cygnet *c) { return on_npu() || c->model->dev->kern->gemm->bf16_row; }
+static bool coarse(const struct cygnet *c) { return on_npu() || c->model->dev->kern->gemm->bf16_row || c->model->dev->kern->gemm->tiles; }
 
 /* Of the logits: the greatest difference in float32, the relative length of what rounding to 8 or 11 bits leaves. Rows of 31b's and 26b's
  * encoders are standardised, which enlarges rounding; an expert that is chosen differently changes a row as a whole. */

@@ -126,7 +126,14 @@ static void what_held_back_is_shown_before_a_mark(void **state) {
     ask(c, &r, &a, false);
     bool twice = false;
     for (int i = 0; i + 1 < a.n; i++) twice |= a.ids[i] == a_id && a.ids[i + 1] == a_id;
-    assert_int_equal(a.last.finish == CYGNET_FINISH_STOP, twice || strstr(buf_cstr(&a.text), "aa"));
+    struct buf all = {0}; /* with what was held back as the stop string: other tokens end or begin with an a, too */
+    for (int i = 0; i < a.n; i++) {
+      size_t len;
+      const char *piece = cygnet_piece(c, a.ids[i], &len);
+      if (a.ids[i] != OPEN) buf_append(&all, piece, len);
+    }
+    assert_int_equal(a.last.finish == CYGNET_FINISH_STOP, twice || strstr(buf_cstr(&all), "aa"));
+    buf_free(&all);
     n_both += a.n_marks > 0 && a.text.len > 0 && !twice;
     answer_free(&a);
   }

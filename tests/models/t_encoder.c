@@ -348,6 +348,73 @@ static void test_cancel(void **state) {
   }
 }
 
+/* ---- gate and up ------------------------------------------------------------------------------------------------------------ */
+
+static int n_at_once;
+static void counting_linear_gated(struct device *d, struct tensor *y, const struct weight *gate, const struct weight *up,
+                                  const struct tensor *x, enum act act, struct tensor *up_room) {
+  n_at_once++;
+  device_cpu_ops.linear_gated(d, y, gate, up, x, act, up_room);
+}
+
+/* Where bounds are decides how it is done: at once only if no bound stands between. The bits are those of product, bound, activation. */
+static void test_gate_and_up(void **state) {
+  (void)state;
+  enum { ROWS = 21, COLS = 96, FFN = 50 };
+  static const struct {
+    float gate_in, up_in, gate_out, up_out; /* 0: no bound */
+    bool at_once;
+  } cases[] = {{0, 0, 0, 0, true},     {1, 1, 0, 0, true},  {1, 0.5f, 0, 0, false}, {1, 0, 0, 0, false},
+               {0, 0, 0.3f, 0, false}, {0, 0, 0, 4, false}, {1, 1, 2, 0.5f, false}};
+  struct media_fixture f;
+  struct model_plan plan = plan_of(ISA_AUTO, 2);
+  struct err e = {0};
+  uint64_t rand = 5;
+  media_fixture_open(&f, "media-gemma4-31b", &plan);
+  struct encoder *x = f.f.m->vision;
+  struct device *d = f.f.m->dev;
+  struct tensor in, z, y, room, want, other;
+  struct encoder_linear w[2];
+  float *source = xmalloc(sizeof(float) * 2 * FFN * COLS);
+  const struct bind_scratch need[] = {{&in, ROWS, COLS},  {&z, ROWS, COLS},   {&y, ROWS, FFN},
+                                      {&room, ROWS, FFN}, {&want, ROWS, FFN}, {&other, ROWS, FFN}};
+  if (bind_scratch(f.f.m, need, ARRAY_LEN(need), &e)) fail_msg("%s", e.msg);
+  for (int i = 0; i < 2 * FFN * COLS; i++) source[i] = 0.1f * test_rand_normal(&rand);
+  for (int r = 0; r < ROWS; r++)
+    for (int c = 0; c < COLS; c++) tensor_row(&in, r)[c] = test_rand_normal(&rand);
+  for (int i = 0; i < 2; i++) {
+    w[i].w = (struct weight){
+        .dtype = DTYPE_F32, .rows = FFN, .cols = COLS, .row_bytes = COLS * sizeof(float), .source = source + i * FFN * COLS};
+    if (d->ops->weight_bind(d, &w[i].w, 1, "w", &e)) fail_msg("%s", e.msg);
+  }
+  struct device_ops counting = device_cpu_ops;
+  counting.linear_gated = counting_linear_gated;
+  d->ops = &counting;
+  for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+    const float bounds[2][2] = {{cases[i].gate_in, cases[i].gate_out}, {cases[i].up_in, cases[i].up_out}};
+    for (int k = 0; k < 2; k++) {
+      w[k].in[1] = bounds[k][0] > 0 ? bounds[k][0] : INFINITY, w[k].in[0] = -w[k].in[1];
+      w[k].out[1] = bounds[k][1] > 0 ? bounds[k][1] : INFINITY, w[k].out[0] = -w[k].out[1];
+    }
+    n_at_once = 0;
+    encoder_linear_gated(x, &y, &w[0], &w[1], &in, ACT_GELU_TANH, &room, &z);
+    assert_int_equal(n_at_once, cases[i].at_once);
+    for (int k = 0; k < 2; k++) { /* each alone */
+      struct tensor seen = in, *to = k ? &other : &want;
+      if (bounds[k][0] > 0) seen = z, d->ops->clamp(d, &seen, &in, w[k].in[0], w[k].in[1]);
+      d->ops->linear(d, 1, (const struct weight *[]){&w[k].w}, &to, &seen);
+      if (bounds[k][1] > 0) d->ops->clamp(d, to, to, w[k].out[0], w[k].out[1]);
+    }
+    d->ops->gated(d, &want, &want, &other, ACT_GELU_TANH);
+    for (int r = 0; r < ROWS; r++) assert_memory_equal(tensor_row(&y, r), tensor_row(&want, r), FFN * sizeof(float));
+  }
+  d->ops = &device_cpu_ops;
+  for (size_t i = 0; i < ARRAY_LEN(need); i++) d->ops->free(d, need[i].t);
+  for (int i = 0; i < 2; i++) d->ops->weight_free(d, &w[i].w, 1);
+  free(source);
+  media_fixture_close(&f);
+}
+
 /* ---- memory ----------------------------------------------------------------------------------------------------------------- */
 
 static size_t tensor_bytes; /* that were taken */
@@ -418,7 +485,7 @@ static void test_none(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_golden), cmocka_unit_test(test_mmproj), cmocka_unit_test(test_quantised), cmocka_unit_test(test_same_bits),
-    cmocka_unit_test(test_cancel), cmocka_unit_test(test_memory), cmocka_unit_test(test_none),
+    cmocka_unit_test(test_golden), cmocka_unit_test(test_mmproj),      cmocka_unit_test(test_quantised), cmocka_unit_test(test_same_bits),
+    cmocka_unit_test(test_cancel), cmocka_unit_test(test_gate_and_up), cmocka_unit_test(test_memory),    cmocka_unit_test(test_none),
 };
 TEST_MAIN(tests)

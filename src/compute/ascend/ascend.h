@@ -177,6 +177,8 @@ void ascend_add_rmsnorm(struct device *device, struct tensor *y, const struct te
 void ascend_add(struct device *device, struct tensor *y, const struct tensor *x);
 void ascend_scale(struct device *device, struct tensor *y, const struct tensor *x, float s);
 void ascend_gated(struct device *device, struct tensor *y, const struct tensor *gate, const struct tensor *up, enum act act);
+void ascend_linear_gated(struct device *device, struct tensor *y, const struct weight *gate, const struct weight *up,
+                         const struct tensor *x, enum act act, struct tensor *up_room);
 int ascend_rope_init(struct device *device, struct rope_table *t, int head_dim, double theta, double factor, double rotated, struct err *e);
 void ascend_rope_bands(struct device *device, struct rope_table *t, double factor, double low, double high, int tokens);
 void ascend_rope_divide(struct device *device, struct rope_table *t, const float *divisors);

@@ -327,6 +327,7 @@ const struct device_ops device_ascend_ops = {
     .embed = ascend_embed,
     .embed_add = ascend_embed_add,
     .linear = ascend_linear,
+    .linear_gated = ascend_linear_gated,
     .moe = ascend_moe,
     .rmsnorm = ascend_rmsnorm,
     .add_rmsnorm = ascend_add_rmsnorm,

@@ -188,6 +188,14 @@ void ascend_gated(struct device *device, struct tensor *y, const struct tensor *
   ascend_gate(d, &out, gate, &factor, act);
 }
 
+/* The library has no operator for all of it. */
+void ascend_linear_gated(struct device *device, struct tensor *y, const struct weight *gate, const struct weight *up,
+                         const struct tensor *x, enum act act, struct tensor *up_room) {
+  CHECK(gate->rows == up->rows && y->data != x->data && y->data != up_room->data && up_room->data != x->data);
+  ascend_linear(device, 2, (const struct weight *[]){gate, up}, (struct tensor *[]){y, up_room}, x);
+  ascend_gated(device, y, y, up_room, act);
+}
+
 /* ---- rope --------------------------------------------------------------------------------------------------------------------
  *
  * cos and sin of a table are [rows, head_dim], rows end to end, both halves of a row the same. They are the first rows_max rows of a block;

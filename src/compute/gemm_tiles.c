@@ -1,0 +1,167 @@
+/* gemm_tiles.c — see gemm_tiles.h. */
+#include "compute/gemm_tiles.h"
+
+#include <math.h>
+
+enum { TOP = 15, BIAS = 112, X_BITS = 96 };
+
+/* --- tails ------------------------------------------------------------------------------------------------------------ */
+
+static const uint8_t *panel_of(const struct weight *w, int panel) {
+  return (const uint8_t *)w->packed + (size_t)panel * gemm_panel_bytes(w->dtype, w->cols);
+}
+static struct gemm_tail *tails_of(const struct weight *w) { /* panels are whole numbers of 32 bytes */
+  return (struct gemm_tail *)(void *)((uint8_t *)w->packed + (size_t)div_up(w->rows, GEMM_PANEL) * gemm_panel_bytes(w->dtype, w->cols));
+}
+
+/* Codes of 0 to 15 count as -8 to 7, and 8 scales are added to the minimum: such values are looked up faster. */
+static bool moved(const struct gemm_format *f) { return f->mins && f->bits == 4; }
+
+/* Of the values that codes stand for, and what else a scale is multiplied with. */
+static int greatest_value(const struct gemm_format *f) { return f->table ? 127 : f->offset ? f->offset : (1 << f->bits); }
+
+void gemm_tail_make(const struct weight *w, int panel) {
+  enum { INFINITE = 0x7c00, SUB_MAX = 128 };
+  const struct gemm_format *f = gemm_format_of(w->dtype);
+  struct gemm_tail t = {0, 0};
+  size_t record_bytes = gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f);
+  const uint8_t *p = panel_of(w, panel);
+  uint16_t top[2] = {0, 0}; /* of |d| and |min|: bits of f16 are ordered as their values */
+  int n_records = f->plain_bytes ? 0 : w->cols / (GEMM_BLOCK * f->blocks);
+  for (int i = 0; i < n_records; i++, p += record_bytes)
+    for (int m = 0; m <= f->mins; m++) {
+      uint16_t halves[GEMM_PANEL], greatest = 0;
+      memcpy(halves, p + m * 2 * GEMM_PANEL, sizeof halves);
+      for (int r = 0; r < GEMM_PANEL; r++) greatest = MAX(greatest, halves[r] & 0x7fff);
+      for (int r = 0; greatest >= INFINITE && r < GEMM_PANEL; r++)
+        if ((halves[r] & 0x7fff) >= INFINITE) t.not_finite |= (uint16_t)(1 << r);
+      if (greatest < INFINITE) top[m] = MAX(top[m], greatest);
+    }
+  float bound = (f16_to_f32(top[0]) * (float)greatest_value(f) + f16_to_f32(top[1])) * (f->subs ? SUB_MAX : 1);
+  int exponent = 0;
+  if (bound > 0) {
+    frexpf(bound, &exponent); /* bound < 2^exponent */
+    exponent = TOP - exponent;
+  }
+  t.exponent = (int16_t)exponent;
+  tails_of(w)[panel] = t;
+}
+
+void gemm_tail_factor(bool exact, const struct gemm_tail *t, float factor[GEMM_PANEL]) {
+  float f = exact ? 1 / GEMM_TILES_X_SCALE : ldexpf(1, BIAS - X_BITS - t->exponent);
+  for (int r = 0; r < GEMM_PANEL; r++) factor[r] = f;
+  for (int r = 0; t->not_finite && r < GEMM_PANEL; r++)
+    if (t->not_finite >> r & 1) factor[r] = NAN;
+}
+
+void gemm_tiles_factor(const struct gemm_tiles_pair *pair, int i, float factor[GEMM_PANEL]) {
+  const struct weight *w = pair->of[i].w;
+  gemm_tail_factor(w->dtype == DTYPE_BF16, tails_of(w) + pair->of[i].panel, factor);
+}
+
+/* --- products --------------------------------------------------------------------------------------------------------- */
+
+/* Blocks of k, whole records, that are expanded at once. */
+static int range_of(const struct gemm_tiles_pair *pair, int n_blocks) {
+  int record = 1;
+  for (int i = 0; i < pair->n; i++) record = MAX(record, gemm_format_of(pair->of[i].w->dtype)->blocks);
+  int most = GEMM_TILES_BLOCKS / record * record;
+  int n = div_up(n_blocks, div_up(n_blocks, most)); /* ranges alike */
+  return div_up(n, record) * record;
+}
+
+/* Columns of block b of a panel begin so many bytes after its first. */
+static size_t block_offset(enum dtype t, int b) {
+  const struct gemm_format *f = gemm_format_of(t);
+  if (f->plain_bytes) return (size_t)b * GEMM_BLOCK * GEMM_PANEL * f->plain_bytes;
+  return (size_t)(b / f->blocks) * (gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f));
+}
+
+void gemm_tiles_product(const struct kern *kern, const struct gemm_tiles_pair *pair, const uint16_t *x, int n_rows, int from, int to,
+                        struct gemm_tiles *t) {
+  const struct gemm_tiles_kern *k = kern->gemm->tiles;
+  int cols = pair->of[0].w->cols, n_blocks = div_up(cols, GEMM_BLOCK), range = range_of(pair, to - from);
+  for (int b = from; b < to; b += range) {
+    int n = MIN(range, to - b);
+    for (int i = 0; i < pair->n; i++) {
+      const struct weight *w = pair->of[i].w;
+      const uint8_t *p = panel_of(w, pair->of[i].panel) + block_offset(w->dtype, b);
+      k->types[w->dtype].expand(t->w[i], p, MIN(n * GEMM_BLOCK, cols - b * GEMM_BLOCK), tails_of(w)[pair->of[i].panel].exponent);
+    }
+    size_t step = GEMM_TILES_GROUP * GEMM_BLOCK;
+    k->multiply(t, pair->n, n, x + (size_t)b * step, (size_t)n_blocks * step, div_up(n_rows, GEMM_TILES_GROUP), b == 0);
+  }
+}
+
+void gemm_tiles_few(const struct kern *k, const struct weight *w, int from, int to, const uint16_t *x, int x_rows, int n_rows, float *y,
+                    size_t y_bytes) {
+  struct gemm_few c = {
+      .p = panel_of(w, from),
+      .panel_bytes = gemm_panel_bytes(w->dtype, w->cols),
+      .tails = tails_of(w) + from,
+      .n_panels = to - from,
+      .n = w->cols,
+      .exact = w->dtype == DTYPE_BF16,
+      .x = x,
+      .x_step = gemm_tiles_x_step(x_rows),
+      .y = y,
+      .y_bytes = y_bytes,
+      .n_rows = n_rows,
+      .n_cols = MIN(to * GEMM_PANEL, w->rows) - from * GEMM_PANEL,
+  };
+  k->gemm->tiles->types[w->dtype].few(&c);
+}
+
+void gemm_tiles_few_gated(const struct kern *k, const struct weight *gate, const struct weight *up, int from, int to, const uint16_t *x,
+                          int x_rows, int n_rows, enum act act, const struct tensor *y, int row, struct gemm_tiles *t) {
+  const size_t run_bytes = sizeof t->acc[0] / GEMM_TILES_GROUP;
+  for (int end; from < to; from = end) {
+    end = MIN(from + GEMM_TILES_RUN, to);
+    gemm_tiles_few(k, gate, from, end, x, x_rows, n_rows, t->acc[0][0], run_bytes);
+    gemm_tiles_few(k, up, from, end, x, x_rows, n_rows, t->acc[1][0], run_bytes);
+    int n_cols = MIN(end * GEMM_PANEL, gate->rows) - from * GEMM_PANEL;
+    for (int r = 0; r < n_rows; r++)
+      k->gated(tensor_row(y, row + r) + from * GEMM_PANEL, t->acc[0][r * GEMM_TILES_RUN], t->acc[1][r * GEMM_TILES_RUN], act, n_cols);
+  }
+}
+
+void gemm_tiles_scale(const struct kern *k, const struct gemm_tiles_pair *pair, int n_rows, struct gemm_tiles *t) {
+  for (int i = 0; i < pair->n; i++) {
+    float factor[GEMM_PANEL];
+    gemm_tiles_factor(pair, i, factor);
+    k->gemm->tiles->store(t->acc[i][0], sizeof t->acc[i][0], (const float(*)[GEMM_PANEL])t->acc[i], n_rows, GEMM_PANEL, factor);
+  }
+}
+
+/* --- the slow twin ---------------------------------------------------------------------------------------------------- */
+
+/* To nearest even, in one rounding. */
+static double half(double x) {
+  double size = fabs(x), unit = ldexp(1, MAX(size > 0 ? ilogb(size) : -14, -14) - 10);
+  return rint(x / unit) * unit;
+}
+
+/* A half to 8 bits, halves away from zero; what is denormal there is zero. */
+static double narrow(double x) {
+  double size = fabs(x);
+  if (size < 0x1p-14) return floor(size / 0x1p-21 + 0.5) * 0x1p-21 < 0x1p-14 ? 0 : copysign(0x1p-14, x);
+  double unit = ldexp(1, ilogb(size) - 7);
+  return copysign(floor(size / unit + 0.5) * unit, x);
+}
+
+void gemm_tiles_row(const struct weight *w, int panel, int r, float *out) {
+  const struct gemm_format *f = gemm_format_of(w->dtype);
+  const uint8_t *p = panel_of(w, panel);
+  if (f->plain_bytes) {
+    gemm_unpack_panel_row(w->dtype, w->cols, p, r, out);
+    return;
+  }
+  int e = tails_of(w)[panel].exponent;
+  for (int k = 0; k < w->cols; k++) {
+    struct gemm_element v = gemm_element_of(f, p, r, k);
+    double scale = half(ldexp(v.d, e)), min = half(ldexp(v.min, e));
+    if (f->subs) scale = half(scale * v.sub_d), min = half(min * v.sub_min);
+    if (moved(f)) min = half(min - 8 * scale), v.value -= 8;
+    out[k] = (float)ldexp(narrow(half(v.value * scale - min)), -e);
+  }
+}

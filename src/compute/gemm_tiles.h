@@ -1,0 +1,127 @@
+/* gemm_tiles.h — products on a level that multiplies tiles of bf16 (avx512+amx): what its numbers are, and one panel or two at a time.
+ *
+ * Every number of a product is bf16; sums are float32.
+ *
+ *   x        x · 2^96, rounded to nearest even. The power keeps products away from denormal numbers, which tiles take for zeros; beyond 2^31
+ *            x is no longer finite.
+ *   weight   of a quantised type, in three roundings: scale = half(d · 2^e · sub scale), min likewise; half(value of code · scale - min), one rounding;
+ *            (codes of 4 bits with a minimum: (code - 8) · scale - half(min - 8 · scale));
+ *            that to 8 bits, halves away from zero. half() is f16; the result is written as bf16 of 2^-112 times its value (the exponents' bits are the
+ *            same). What is below 2^-29 of the panel's greatest possible weight becomes zero.
+ *   e        of each panel, such that no weight in it can pass 2^15: the tail behind the packed panels.
+ *   weight   of type BF16: as it is
+ *   y        the sum over k in blocks of 32, in the order of TDPBF16PS, times 2^(112 - 96 - e), or 2^-96: exact
+ *
+ * A row's sum is the same whatever rows lie beside it, so rule 1 of gemm.h holds. A weight row with a scale that is not finite gives NaN.
+ *
+ * Layouts, in numbers of bf16
+ *   x        groups of 16 rows (one row alone: of 1): [group][block][row][32 k]; of each four k the order is 0, 2, 1, 3
+ *   weights  a block of a panel, expanded: [16 pairs of k][16 rows][2 k], in the same order; this is a tile
+ */
+#ifndef CYGNET_GEMM_TILES_H
+#define CYGNET_GEMM_TILES_H
+
+#include "compute/gemm_kern.h"
+
+enum {
+  GEMM_TILES_GROUP = 16,   /* rows of x in a tile */
+  GEMM_TILES_BLOCKS = 18,  /* of a panel that are expanded at once: two panels' are 36 KiB and stay in a first-level cache of 48 */
+  GEMM_TILES_ROWS = 512,   /* of x per product at most */
+  GEMM_TILES_X_BYTES = 64, /* of x per row and block */
+};
+#define GEMM_TILES_X_SCALE 0x1p96f
+
+typedef uint16_t gemm_weight_tile[16][2 * GEMM_PANEL];
+
+/* One per worker. acc: sums of rows of x times panels, without their power of two. */
+struct gemm_tiles {
+  _Alignas(64) gemm_weight_tile w[2][GEMM_TILES_BLOCKS];
+  float acc[2][GEMM_TILES_ROWS][GEMM_PANEL];
+};
+
+/* What follows the panels of a packed weight: one for each. */
+struct gemm_tail {
+  int16_t exponent;
+  uint16_t not_finite; /* bit r: row r has a scale that is not */
+};
+
+/* A product of up to 16 rows of x, as many as begin was told: y[n_rows][n_cols] = x · n columns of n_panels panels. */
+struct gemm_few {
+  const uint8_t *p; /* the first panel */
+  size_t panel_bytes;
+  const struct gemm_tail *tails; /* from the first panel's on */
+  int n_panels, n;
+  bool exact; /* of type BF16 */
+  const uint16_t *x;
+  size_t x_step; /* between blocks */
+  float *y;
+  size_t y_bytes;
+  int n_rows, n_cols;
+};
+
+struct gemm_tiles_kern {
+  /* What a thread does before and after; n_rows <= 16: of x in each tile. */
+  void (*begin)(int n_rows);
+  void (*end)(void);
+  /* n numbers to bf16, each block `step` numbers after the one before; the last one is padded with zeros. */
+  void (*x_row)(uint16_t *restrict to, size_t step, const float *restrict x, int n);
+  /* acc[i] of n_groups groups (+)= x · w[i], i < n_panels <= 2; x from a block on, groups x_group numbers apart. After begin(16). */
+  void (*multiply)(struct gemm_tiles *t, int n_panels, int n_blocks, const uint16_t *x, size_t x_group, int n_groups, bool first);
+  /* y[n_rows][n_cols <= 16] = acc ⊙ factor; y may be acc. */
+  void (*store)(float *y, size_t y_bytes, const float (*acc)[GEMM_PANEL], int n_rows, int n_cols, const float factor[GEMM_PANEL]);
+  struct gemm_tiles_type_kern { /* NULL: the type is not multiplied this way */
+    /* n columns of a panel (whole records, but for the last ones of BF16) from p on. */
+    void (*expand)(gemm_weight_tile *restrict to, const uint8_t *restrict p, int n, int exponent);
+    void (*few)(const struct gemm_few *c); /* panels one after the other, expanded as they are read */
+  } types[DTYPE_COUNT];
+};
+
+/* Is this type multiplied on tiles? */
+static inline bool gemm_on_tiles(const struct kern *k, enum dtype t) { return k->gemm->tiles && k->gemm->tiles->types[t].few; }
+
+/* Numbers of x for n_rows rows, one group or more. */
+static inline int gemm_tiles_group(int n_rows) { return n_rows == 1 ? 1 : GEMM_TILES_GROUP; }
+/* Where row r of n_rows begins, and how far apart its blocks are. */
+static inline size_t gemm_tiles_x_at(int n_rows, int n_blocks, int r) {
+  int group = gemm_tiles_group(n_rows);
+  return ((size_t)(r / group) * (size_t)n_blocks * (size_t)group + (size_t)(r % group)) * GEMM_BLOCK;
+}
+static inline size_t gemm_tiles_x_step(int n_rows) { return (size_t)gemm_tiles_group(n_rows) * GEMM_BLOCK; }
+
+static inline size_t gemm_tails_bytes(const struct weight *w) { return (size_t)div_up(w->rows, GEMM_PANEL) * sizeof(struct gemm_tail); }
+void gemm_tail_make(const struct weight *w, int panel);
+/* The power of two for each column of a panel, NaN where its row has a scale that is not finite. */
+void gemm_tail_factor(bool exact, const struct gemm_tail *t, float factor[GEMM_PANEL]);
+
+/* One panel of each of one or two weights of the same width. */
+struct gemm_tiles_pair {
+  int n;
+  struct {
+    const struct weight *w;
+    int panel;
+  } of[2];
+};
+
+/* t->acc[i] (+)= n_rows <= GEMM_TILES_ROWS rows of x · pair.of[i], over blocks [from, to) of k; from 0 begins anew, from is a multiple of
+ * GEMM_RECORD_BLOCKS_MAX. x: the first number of a group's first row, laid out for more rows than one. Between begin and end of 16 rows. */
+void gemm_tiles_product(const struct kern *k, const struct gemm_tiles_pair *pair, const uint16_t *x, int n_rows, int from, int to,
+                        struct gemm_tiles *t);
+/* The same for pair.of[i]; and acc times it. */
+void gemm_tiles_factor(const struct gemm_tiles_pair *pair, int i, float factor[GEMM_PANEL]);
+void gemm_tiles_scale(const struct kern *k, const struct gemm_tiles_pair *pair, int n_rows, struct gemm_tiles *t);
+
+/* y[n_rows <= 16] = rows of x · panels [from, to) of w, without their power of two left out: complete. Column 0 of y is the first panel's. Between begin
+ * and end of n_rows. */
+void gemm_tiles_few(const struct kern *k, const struct weight *w, int from, int to, const uint16_t *x, int x_rows, int n_rows, float *y,
+                    size_t y_bytes);
+
+/* Panels that gemm_tiles_few's results fit t->acc[i] for, as [16 rows][columns]. */
+enum { GEMM_TILES_RUN = GEMM_TILES_ROWS / GEMM_TILES_GROUP };
+/* The same, gate's gated by up's, to rows from `row` on of y and the columns that are the panels'. */
+void gemm_tiles_few_gated(const struct kern *k, const struct weight *gate, const struct weight *up, int from, int to, const uint16_t *x,
+                          int x_rows, int n_rows, enum act act, const struct tensor *y, int row, struct gemm_tiles *t);
+
+/* Slow and obvious: the weights of row r of a packed panel as float32, as a product sees them (not yet NaN where a scale is not finite). */
+void gemm_tiles_row(const struct weight *w, int panel, int r, float *out);
+
+#endif
