@@ -393,7 +393,7 @@ static void cpu_gated(struct device *d, struct tensor *y, const struct tensor *g
 static void cpu_linear_gated(struct device *d, struct tensor *y, const struct weight *gate, const struct weight *up, const struct tensor *x,
                              enum act act, struct tensor *up_room) {
   CHECK(gate->rows == up->rows && y->data != x->data && y->data != up_room->data && up_room->data != x->data);
-  if (gemm_gated_supports(d->kern, gate, up)) {
+  if (gemm_gated_supports(d->kern, gate, up, x->rows)) {
     gemm_gated(d->kern, d->workers, &cpu_of(d)->gemm, gate, up, y, x, act);
     return;
   }

@@ -125,7 +125,7 @@ struct rows {
 /* Elements; an odd number of cache lines, or rows would fall into few sets of a cache. */
 static size_t bf16_stride(int cols) { return (align_up((size_t)cols, 32) / 32 | 1) * 32; }
 static size_t worker_bytes(int cols) {
-  size_t ref = GEMM_REF_ROWS * (size_t)cols * sizeof(float), codes = MAX(sizeof(struct gemm_tile), sizeof(struct gemm_wide));
+  size_t ref = GEMM_REF_ROWS * (size_t)cols * sizeof(float), codes = MAX(2 * sizeof(struct gemm_tile), sizeof(struct gemm_wide));
   return align_up(MAX(ref, MAX(codes, sizeof(struct gemm_tiles))), 4096);
 }
 
@@ -336,6 +336,21 @@ static void wide_part(const struct call *c, const struct part *p, struct gemm_wi
   }
 }
 
+/* Few rows, codes of two weights, panel by panel: both products are near when one gates the other. */
+static void gated_few(const struct call *c, const struct part *p, struct gemm_tile t[2]) {
+  const struct rows *r = &c->rows;
+  for (int panel = p->from; panel < p->to; panel++) {
+    int col = panel * GEMM_PANEL;
+    for (int i = 0; i < 2; i++) {
+      const struct weight *w = c->weights[i].w;
+      const uint8_t *in = (const uint8_t *)w->packed + (size_t)panel * gemm_panel_bytes(w->dtype, w->cols);
+      c->kern->gemm->types[w->dtype].few(t[i].acc, in, (struct gemm_x){r->codes, r->blocks}, r->n_blocks, p->n_rows);
+    }
+    for (int j = 0; j < p->n_rows; j++)
+      c->kern->gated(tensor_row(p->y, p->row + j) + col, t[0].acc[j], t[1].acc[j], c->act, MIN(GEMM_PANEL, p->w->rows - col));
+  }
+}
+
 /* --- on tiles --------------------------------------------------------------------------------------------------------- */
 
 /* Where panel `panel` of rows from p->row on is in y, and how many columns it has there. */
@@ -407,6 +422,7 @@ static void product_item(void *ctx, int item, int worker) {
   char *scratch = c->rows.per_worker + (size_t)worker * c->rows.per_worker_bytes;
   if (is_ref(c->kern)) gemm_ref_rows(w, p.y, &c->rows.x, p.from * GEMM_PANEL, MIN(w->rows, p.to * GEMM_PANEL), (float *)(void *)scratch);
   else if (gemm_on_tiles(c->kern, w->dtype)) tiles_part(c, &p, (struct gemm_tiles *)(void *)scratch);
+  else if (c->gated) gated_few(c, &p, (struct gemm_tile *)(void *)scratch);
   else if (gemm_format_of(w->dtype)->plain_bytes && c->wide) wide_part(c, &p, (struct gemm_wide *)(void *)scratch);
   else if (gemm_format_of(w->dtype)->plain_bytes) plain_part(c, &p, (struct gemm_tile *)(void *)scratch);
   else if (c->rows.x.rows <= c->kern->gemm->few_max) quantised_few(c, &p, (struct gemm_tile *)(void *)scratch);
@@ -504,16 +520,20 @@ void gemm(const struct kern *k, struct workers *workers, struct gemm_scratch *s,
   run(&c, workers, s);
 }
 
-bool gemm_gated_supports(const struct kern *k, const struct weight *gate, const struct weight *up) {
-  return gemm_on_tiles(k, gate->dtype) && gemm_on_tiles(k, up->dtype);
+bool gemm_gated_supports(const struct kern *k, const struct weight *gate, const struct weight *up, int rows) {
+  if (is_ref(k) || gemm_on_tiles(k, gate->dtype) != gemm_on_tiles(k, up->dtype)) return false;
+  if (gemm_on_tiles(k, gate->dtype)) return true;
+  return rows <= k->gemm->few_max && !gemm_format_of(gate->dtype)->plain_bytes && !gemm_format_of(up->dtype)->plain_bytes;
 }
 
 void gemm_gated(const struct kern *k, struct workers *workers, struct gemm_scratch *s, const struct weight *gate, const struct weight *up,
                 struct tensor *y, const struct tensor *x, enum act act) {
-  CHECK(gemm_gated_supports(k, gate, up) && gate->packed && up->packed && y->data != x->data);
+  CHECK(gemm_gated_supports(k, gate, up, x->rows) && gate->packed && up->packed && y->data != x->data);
   CHECK(gate->cols == x->cols && up->cols == x->cols && gate->rows == up->rows && y->rows == x->rows && y->cols == gate->rows);
   if (x->rows < 1) return;
-  struct call c = {.kern = k, .rows = lay_out(k->gemm, s, x), .to_tiles = true, .gated = true, .act = act, .n_w = 2};
+  struct call c = {.kern = k, .rows = lay_out(k->gemm, s, x), .gated = true, .act = act, .n_w = 2};
+  c.to_tiles = gemm_on_tiles(k, gate->dtype);
+  c.quantise = !c.to_tiles;
   c.weights[0] = (struct call_weight){.w = gate, .y = *y};
   c.weights[1] = (struct call_weight){.w = up, .y = *y};
   run(&c, workers, s);
