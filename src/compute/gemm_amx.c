@@ -4,12 +4,12 @@
  * cycles. A row's sums do not depend on how many rows its tile has, so one row and many go the same way, and nothing is scaled afterwards but by a
  * power of two. Per block, on one core of Emerald Rapids:
  *
- *   many rows   a panel's range is expanded once, then each group of 16 rows takes 18 - 20 cycles: 16 is what the tiles take. Two panels times two
- *               groups are four tiles of sums, so that a factor is loaded for two products
- *   up to 16    each block is expanded while the one before is multiplied; expanding is what takes the time
+ *   many rows   a range of two panels is expanded once, then two groups of 16 rows at a time are multiplied with it: each factor is loaded for two
+ *               products, which take 16 cycles each; the whole comes to 42 - 56 for 512 rows
+ *   up to 16    a block is expanded while the one before is multiplied; expanding is what takes the time: 46 cycles with 4 bits, 57 - 73 with more
  *
- * Expanding a pair of k of 16 rows (32 lanes of 16 bits), where codes have 4 bits: shift, look up the code's value in half precision, times the scale
- * (minus the minimum), round to 8 bits, clear: 5 operations, of which three or four need the one multiplying pipe that is left while tiles are in use.
+ * Expanding 32 numbers (16 rows, 2 k): look the code's value up in half precision, multiply with the scale (less the minimum), round to 8 bits, clear
+ * what the shift left over. While tiles are in use one pipe multiplies; look-ups and bits that straddle bytes go to the other.
  */
 #include "compute/half_amx.h"
 #include "compute/tiles_amx.h"
@@ -19,7 +19,7 @@
 enum {
   GROUPS = 8,
   PAIRS = 16,
-  RING = 2 /* places; more of them and stores hide loads that differ in the upper bits of their address */,
+  RING = 2, /* places: stores to 4 KiB of them would look like what is loaded, by the lower 12 bits of its address */
   FAR_BYTES = 16384,
   NEAR_BYTES = 2048,
   ROWS = GEMM_TILES_GROUP

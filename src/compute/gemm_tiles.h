@@ -110,8 +110,7 @@ void gemm_tiles_product(const struct kern *k, const struct gemm_tiles_pair *pair
 void gemm_tiles_factor(const struct gemm_tiles_pair *pair, int i, float factor[GEMM_PANEL]);
 void gemm_tiles_scale(const struct kern *k, const struct gemm_tiles_pair *pair, int n_rows, struct gemm_tiles *t);
 
-/* y[n_rows <= 16] = rows of x · panels [from, to) of w, without their power of two left out: complete. Column 0 of y is the first panel's. Between begin
- * and end of n_rows. */
+/* y[n_rows <= 16] = rows of x · panels [from, to) of w, complete. Column 0 of y is the first panel's. Between begin and end of n_rows. */
 void gemm_tiles_few(const struct kern *k, const struct weight *w, int from, int to, const uint16_t *x, int x_rows, int n_rows, float *y,
                     size_t y_bytes);
 
