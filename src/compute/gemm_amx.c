@@ -282,7 +282,7 @@ static ALWAYS_INLINE void walk_begin(struct walk *s, int panel) {
   s->x = s->call->x;
 }
 
-static void walk_finish(const struct walk *s, int panel) {
+static ALWAYS_INLINE void walk_finish(const struct walk *s, int panel) {
   const struct gemm_few *c = s->call;
   float factor[GEMM_PANEL];
   gemm_tail_factor(c->exact, c->tails + panel, factor);

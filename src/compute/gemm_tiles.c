@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-enum { TOP = 15, BIAS = 112, X_BITS = 96 };
+enum { TOP = 15 };
 
 /* --- tails ------------------------------------------------------------------------------------------------------------ */
 
@@ -45,13 +45,6 @@ void gemm_tail_make(const struct weight *w, int panel) {
   }
   t.exponent = (int16_t)exponent;
   tails_of(w)[panel] = t;
-}
-
-void gemm_tail_factor(bool exact, const struct gemm_tail *t, float factor[GEMM_PANEL]) {
-  float f = exact ? 1 / GEMM_TILES_X_SCALE : ldexpf(1, BIAS - X_BITS - t->exponent);
-  for (int r = 0; r < GEMM_PANEL; r++) factor[r] = f;
-  for (int r = 0; t->not_finite && r < GEMM_PANEL; r++)
-    if (t->not_finite >> r & 1) factor[r] = NAN;
 }
 
 void gemm_tiles_factor(const struct gemm_tiles_pair *pair, int i, float factor[GEMM_PANEL]) {

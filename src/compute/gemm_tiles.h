@@ -91,7 +91,14 @@ static inline size_t gemm_tiles_x_step(int n_rows) { return (size_t)gemm_tiles_g
 static inline size_t gemm_tails_bytes(const struct weight *w) { return (size_t)div_up(w->rows, GEMM_PANEL) * sizeof(struct gemm_tail); }
 void gemm_tail_make(const struct weight *w, int panel);
 /* The power of two for each column of a panel, NaN where its row has a scale that is not finite. */
-void gemm_tail_factor(bool exact, const struct gemm_tail *t, float factor[GEMM_PANEL]);
+static ALWAYS_INLINE void gemm_tail_factor(bool exact, const struct gemm_tail *t, float factor[GEMM_PANEL]) {
+  enum { F32_BIAS = 127, F32_FRACTION_BITS = 23, HALF_TO_BF16 = 112, X_BITS = 96 };
+  int32_t bits = (F32_BIAS - X_BITS + (exact ? 0 : HALF_TO_BF16 - t->exponent))
+                 << F32_FRACTION_BITS; /* 2^what is in brackets, normal for any exponent */
+  for (int r = 0; r < GEMM_PANEL; r++) memcpy(factor + r, &bits, sizeof bits);
+  for (int r = 0; t->not_finite && r < GEMM_PANEL; r++)
+    if (t->not_finite >> r & 1) factor[r] = __builtin_nanf("");
+}
 
 /* One panel of each of one or two weights of the same width. */
 struct gemm_tiles_pair {
