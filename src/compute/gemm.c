@@ -12,7 +12,7 @@
 enum {
   WEIGHTS_MAX = 8,            /* that share one x in a call */
   STREAM_BYTES = 64 << 10,    /* of weights per item at least, when they are read for few rows */
-  TILE_X_BYTES = 192 << 10,   /* of quantised x per row tile at most: it stays in a second-level cache of 512 KiB beside the weights */
+  CODES_X_BYTES = 192 << 10,  /* of quantised x per row tile at most: it stays in a second-level cache of 512 KiB beside the weights */
   ITEMS_PER_WORKER = 8,       /* so that uneven workers finish together */
   TILES_ITEMS_PER_WORKER = 4, /* of many rows on tiles: those want many panels */
   WIDE_ROWS_LEAST = 24,       /* of x from which on plain numbers take the way for many rows */
@@ -20,8 +20,6 @@ enum {
   ROWS_QUANTISED_BY_ONE = 4,  /* a fork-join costs more than that */
   TILES_X_BYTES = 1280 << 10  /* of x as bf16 per item at most: processors with tiles have 2 MiB of second-level cache */
 };
-
-static bool is_ref(const struct kern *k) { return k->isa == ISA_REF; }
 
 static int panels_of(const struct weight *w) { return div_up(w->rows, GEMM_PANEL); }
 
@@ -49,7 +47,7 @@ static size_t quantised_row_bytes(const struct weight *w) {
 }
 
 size_t gemm_packed_bytes(const struct kern *k, const struct weight *w) {
-  if (!is_ref(k))
+  if (!gemm_is_ref(k))
     return (size_t)panels_of(w) * gemm_panel_bytes(w->dtype, w->cols) + (gemm_on_tiles(k, w->dtype) ? gemm_tails_bytes(w) : 0);
   return w->from ? (size_t)w->rows * quantised_row_bytes(w) : 0;
 }
@@ -82,10 +80,10 @@ static void quantise_item(void *ctx, int item, int worker) {
 }
 
 void gemm_pack(const struct kern *k, struct workers *workers, struct weight *w) {
-  if (is_ref(k) && !w->from) return;
+  if (gemm_is_ref(k) && !w->from) return;
   struct packing packing = {w, gemm_on_tiles(k, w->dtype)};
   int n_items = div_up(panels_of(w), PACK_PANELS);
-  if (!is_ref(k)) {
+  if (!gemm_is_ref(k)) {
     workers_run(workers, pack_item, &packing, n_items);
     return;
   }
@@ -96,13 +94,12 @@ void gemm_pack(const struct kern *k, struct workers *workers, struct weight *w) 
 }
 
 void gemm_weight_row(const struct kern *k, const struct weight *w, int row, float *out) {
-  if (is_ref(k) || !w->packed) {
+  if (gemm_is_ref(k) || !w->packed) {
     gemm_quant_row(w, row, out);
     return;
   }
   CHECK(row >= 0 && row < w->rows);
-  const uint8_t *panel = (const uint8_t *)w->packed + (size_t)(row / GEMM_PANEL) * gemm_panel_bytes(w->dtype, w->cols);
-  gemm_unpack_panel_row(w->dtype, w->cols, panel, row % GEMM_PANEL, out);
+  gemm_unpack_panel_row(w->dtype, w->cols, gemm_panel_at(w, row / GEMM_PANEL), row % GEMM_PANEL, out);
 }
 
 /* --- scratch ---------------------------------------------------------------------------------------------------------- */
@@ -222,7 +219,7 @@ static void panel_codes(const struct gemm_kern *k, const struct weight *w, int p
   const struct gemm_format *f = gemm_format_of(w->dtype);
   const struct gemm_type_kern *t = &k->types[w->dtype];
   size_t record_bytes = gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f);
-  const uint8_t *in = (const uint8_t *)w->packed + (size_t)panel * gemm_panel_bytes(w->dtype, w->cols);
+  const uint8_t *in = gemm_panel_at(w, panel);
   int n_blocks = w->cols / GEMM_BLOCK, range = range_blocks(n_blocks, n_rows);
   for (int b = 0; b < n_blocks; b += range) {
     int n = MIN(range, n_blocks - b);
@@ -253,7 +250,7 @@ void gemm_panel_codes(const struct gemm_kern *k, const struct weight *w, int pan
 void gemm_panel_plain(const struct gemm_kern *k, const struct weight *w, int panel, const void *x, size_t x_bytes, size_t elem_bytes,
                       int n_rows, struct gemm_tile *tile) {
   size_t k_bytes = GEMM_PANEL * (size_t)gemm_format_of(w->dtype)->plain_bytes;
-  const uint8_t *in = (const uint8_t *)w->packed + (size_t)panel * gemm_panel_bytes(w->dtype, w->cols);
+  const uint8_t *in = gemm_panel_at(w, panel);
   int step = div_up(n_rows, div_up(n_rows, k->plain_rows_max)); /* passes alike: 5 rows of at most 4 are 3 + 2 */
   memset(tile->acc, 0, (size_t)n_rows * sizeof tile->acc[0]);
   for (int at = 0; at < w->cols; at += GEMM_RANGE_PLAIN) {
@@ -264,13 +261,15 @@ void gemm_panel_plain(const struct gemm_kern *k, const struct weight *w, int pan
   }
 }
 
-static void quantised_few(const struct call *c, const struct part *p, struct gemm_tile *tile) {
+/* A panel times all rows of x, which are few. */
+static void panel_few(const struct call *c, const struct weight *w, int panel, struct gemm_tile *tile) {
   const struct rows *r = &c->rows;
-  size_t panel_bytes = gemm_panel_bytes(p->w->dtype, p->w->cols);
-  const struct gemm_type_kern *k = &c->kern->gemm->types[p->w->dtype];
-  struct gemm_x x = {r->codes, r->blocks};
+  c->kern->gemm->types[w->dtype].few(tile->acc, gemm_panel_at(w, panel), (struct gemm_x){r->codes, r->blocks}, r->n_blocks, r->x.rows);
+}
+
+static void quantised_few(const struct call *c, const struct part *p, struct gemm_tile *tile) {
   for (int panel = p->from; panel < p->to; panel++) {
-    k->few(tile->acc, (const uint8_t *)p->w->packed + (size_t)panel * panel_bytes, x, r->n_blocks, p->n_rows);
+    panel_few(c, p->w, panel, tile);
     for (int i = 0; i < p->n_rows; i++) store(p->y, p->w, i, panel, tile->acc[i]);
   }
 }
@@ -336,18 +335,13 @@ static void wide_part(const struct call *c, const struct part *p, struct gemm_wi
   }
 }
 
-/* Few rows, codes of two weights, panel by panel: both products are near when one gates the other. */
+/* Codes of two weights, panel by panel: both products are near when one gates the other. */
 static void gated_few(const struct call *c, const struct part *p, struct gemm_tile t[2]) {
-  const struct rows *r = &c->rows;
   for (int panel = p->from; panel < p->to; panel++) {
     int col = panel * GEMM_PANEL;
-    for (int i = 0; i < 2; i++) {
-      const struct weight *w = c->weights[i].w;
-      const uint8_t *in = (const uint8_t *)w->packed + (size_t)panel * gemm_panel_bytes(w->dtype, w->cols);
-      c->kern->gemm->types[w->dtype].few(t[i].acc, in, (struct gemm_x){r->codes, r->blocks}, r->n_blocks, p->n_rows);
-    }
+    for (int i = 0; i < 2; i++) panel_few(c, c->weights[i].w, panel, &t[i]);
     for (int j = 0; j < p->n_rows; j++)
-      c->kern->gated(tensor_row(p->y, p->row + j) + col, t[0].acc[j], t[1].acc[j], c->act, MIN(GEMM_PANEL, p->w->rows - col));
+      c->kern->gated(tensor_row(p->y, j) + col, t[0].acc[j], t[1].acc[j], c->act, MIN(GEMM_PANEL, p->w->rows - col));
   }
 }
 
@@ -363,13 +357,6 @@ static void take_up(const struct part *p, int panel, float (*acc)[GEMM_PANEL]) {
   for (int r = 0; r < p->n_rows; r++) memcpy(acc[r], tensor_row(p->y, p->row + r) + panel * GEMM_PANEL, n_bytes);
 }
 
-static void finish_gated(const struct call *c, const struct part *p, const struct gemm_tiles_pair *pair, struct gemm_tiles *t) {
-  int panel = pair->of[0].panel;
-  gemm_tiles_scale(c->kern, pair, p->n_rows, t);
-  for (int r = 0; r < p->n_rows; r++)
-    c->kern->gated(tensor_row(p->y, p->row + r) + panel * GEMM_PANEL, t->acc[0][r], t->acc[1][r], c->act, cols_of(p, panel));
-}
-
 static void finish(const struct call *c, const struct part *p, const struct gemm_tiles_pair *pair, bool last, struct gemm_tiles *t) {
   for (int i = 0; i < pair->n; i++) {
     float factor[GEMM_PANEL];
@@ -382,28 +369,27 @@ static void finish(const struct call *c, const struct part *p, const struct gemm
 }
 
 /* Passes over k outermost: x of one lies in the second-level cache while all panels go over it. Between passes sums are in y. */
+static void tiles_passes(const struct call *c, const struct part *p, struct gemm_tiles_x x, struct gemm_tiles *t) {
+  const int n_blocks = c->rows.tile_blocks;
+  for (int from = 0, to; from < n_blocks; from = to) {
+    to = MIN(from + c->pass_blocks, n_blocks);
+    for (int panel = p->from; panel < p->to; panel += 2) {
+      struct gemm_tiles_pair pair = {MIN(2, p->to - panel), {{p->w, panel}, {p->w, panel + 1}}};
+      for (int i = 0; i < (from > 0 ? pair.n : 0); i++) take_up(p, panel + i, t->acc[i]);
+      gemm_tiles_product(c->kern, &pair, x, from, to, t);
+      finish(c, p, &pair, to == n_blocks, t);
+    }
+  }
+}
+
 static void tiles_part(const struct call *c, const struct part *p, struct gemm_tiles *t) {
   const struct gemm_tiles_kern *k = c->kern->gemm->tiles;
   const struct rows *r = &c->rows;
-  const struct weight *up = c->gated ? c->weights[1].w : NULL;
-  const uint16_t *x = r->tiles + gemm_tiles_x_at(r->x.rows, r->tile_blocks, p->row);
+  struct gemm_tiles_x x = {r->tiles + gemm_tiles_x_at(r->x.rows, r->tile_blocks, p->row), r->x.rows, p->n_rows};
   k->begin(MIN(p->n_rows, GEMM_TILES_GROUP));
-  if (p->n_rows <= GEMM_TILES_GROUP && up)
-    gemm_tiles_few_gated(c->kern, p->w, up, p->from, p->to, x, r->x.rows, p->n_rows, c->act, p->y, p->row, t);
-  else if (p->n_rows <= GEMM_TILES_GROUP)
-    gemm_tiles_few(c->kern, p->w, p->from, p->to, x, r->x.rows, p->n_rows, y_of(p, p->from), p->y->row_bytes);
-  for (int from = 0, to; p->n_rows > GEMM_TILES_GROUP && from < r->tile_blocks; from = to) {
-    to = MIN(from + c->pass_blocks, r->tile_blocks);
-    for (int panel = p->from; panel < p->to; panel += up ? 1 : 2) {
-      struct gemm_tiles_pair pair = {2, {{p->w, panel}, {p->w, panel + 1}}};
-      if (up) pair.of[1].w = up, pair.of[1].panel = panel;
-      else pair.n = MIN(2, p->to - panel);
-      for (int i = 0; i < (from > 0 ? pair.n : 0); i++) take_up(p, pair.of[i].panel, t->acc[i]);
-      gemm_tiles_product(c->kern, &pair, x, p->n_rows, from, to, t);
-      if (up) finish_gated(c, p, &pair, t);
-      else finish(c, p, &pair, to == r->tile_blocks, t);
-    }
-  }
+  if (c->gated) gemm_tiles_gated(c->kern, p->w, c->weights[1].w, p->from, p->to, x, c->act, p->y, p->row, t);
+  else if (p->n_rows <= GEMM_TILES_GROUP) gemm_tiles_few(c->kern, p->w, p->from, p->to, x, y_of(p, p->from), p->y->row_bytes);
+  else tiles_passes(c, p, x, t);
   k->end();
 }
 
@@ -420,7 +406,8 @@ static void product_item(void *ctx, int item, int worker) {
   p.row = tile_index * c->tile_rows;
   p.n_rows = MIN(c->tile_rows, c->rows.x.rows - p.row);
   char *scratch = c->rows.per_worker + (size_t)worker * c->rows.per_worker_bytes;
-  if (is_ref(c->kern)) gemm_ref_rows(w, p.y, &c->rows.x, p.from * GEMM_PANEL, MIN(w->rows, p.to * GEMM_PANEL), (float *)(void *)scratch);
+  if (gemm_is_ref(c->kern))
+    gemm_ref_rows(w, p.y, &c->rows.x, p.from * GEMM_PANEL, MIN(w->rows, p.to * GEMM_PANEL), (float *)(void *)scratch);
   else if (gemm_on_tiles(c->kern, w->dtype)) tiles_part(c, &p, (struct gemm_tiles *)(void *)scratch);
   else if (c->gated) gated_few(c, &p, (struct gemm_tile *)(void *)scratch);
   else if (gemm_format_of(w->dtype)->plain_bytes && c->wide) wide_part(c, &p, (struct gemm_wide *)(void *)scratch);
@@ -435,9 +422,9 @@ static void product_item(void *ctx, int item, int worker) {
 static int tile_rows(const struct call *c) {
   const struct gemm_kern *k = c->kern->gemm;
   int rows = c->rows.x.rows, cols = c->rows.x.cols;
-  if (is_ref(c->kern)) return rows;
+  if (gemm_is_ref(c->kern)) return rows;
   size_t row_bytes = (size_t)div_up(cols, GEMM_BLOCK) * (GEMM_BLOCK + sizeof(struct gemm_block));
-  int most = (int)MIN((size_t)GEMM_TILE_ROWS, MAX((size_t)16, TILE_X_BYTES / row_bytes / GEMM_GROUP_MAX * GEMM_GROUP_MAX));
+  int most = (int)MIN((size_t)GEMM_TILE_ROWS, MAX((size_t)16, CODES_X_BYTES / row_bytes / GEMM_GROUP_MAX * GEMM_GROUP_MAX));
   int group = c->wide ? k->plain_rows_max : GEMM_GROUP_MAX;
   if (c->wide) most = GEMM_WIDE_ROWS;
   return div_up(div_up(rows, div_up(rows, most)), group) * group; /* a tile starts with a group */
@@ -508,12 +495,12 @@ void gemm(const struct kern *k, struct workers *workers, struct gemm_scratch *s,
   c.wide = k->gemm->wide_rows && x->rows >= WIDE_ROWS_LEAST;
   for (int i = 0; i < n_w; i++) {
     CHECK(w[i]->cols == x->cols && y[i]->rows == x->rows && y[i]->cols == w[i]->rows);
-    CHECK(is_ref(k) || w[i]->packed);
+    CHECK(gemm_is_ref(k) || w[i]->packed);
     bool plain = gemm_format_of(w[i]->dtype)->plain_bytes, tiles = gemm_on_tiles(k, w[i]->dtype);
     c.weights[i].w = w[i];
     c.weights[i].y = *y[i];
     c.to_tiles |= tiles;
-    c.quantise |= !is_ref(k) && !plain && !tiles;
+    c.quantise |= !gemm_is_ref(k) && !plain && !tiles;
     c.wide &= plain;
     c.to_bf16 |= k->gemm->bf16_row && w[i]->dtype == DTYPE_BF16;
   }
@@ -521,7 +508,7 @@ void gemm(const struct kern *k, struct workers *workers, struct gemm_scratch *s,
 }
 
 bool gemm_gated_supports(const struct kern *k, const struct weight *gate, const struct weight *up, int rows) {
-  if (is_ref(k) || gemm_on_tiles(k, gate->dtype) != gemm_on_tiles(k, up->dtype)) return false;
+  if (gemm_is_ref(k) || gemm_on_tiles(k, gate->dtype) != gemm_on_tiles(k, up->dtype)) return false;
   if (gemm_on_tiles(k, gate->dtype)) return true;
   return rows <= k->gemm->few_max && !gemm_format_of(gate->dtype)->plain_bytes && !gemm_format_of(up->dtype)->plain_bytes;
 }

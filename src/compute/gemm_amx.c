@@ -285,7 +285,7 @@ static ALWAYS_INLINE void walk_begin(struct walk *s, int panel) {
 static ALWAYS_INLINE void walk_finish(const struct walk *s, int panel) {
   const struct gemm_few *c = s->call;
   float factor[GEMM_PANEL];
-  gemm_tail_factor(c->exact, c->tails + panel, factor);
+  gemm_tail_factor(c->tails + panel, factor);
   store(c->y + panel * GEMM_PANEL, c->y_bytes, s->sums, c->n_rows, MIN(GEMM_PANEL, c->n_cols - panel * GEMM_PANEL), factor);
 }
 

@@ -123,6 +123,9 @@ struct gemm_ahead {
 
 struct gemm_tiles_kern;
 
+/* The reference level, which computes from the file's own bytes. */
+static inline bool gemm_is_ref(const struct kern *k) { return k->isa == ISA_REF; }
+
 struct gemm_type_kern {
   /* y[n_rows][16] = panel · x for a group of at most rows_max rows, or for one row that is alone. */
   void (*few)(float (*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, struct gemm_x x, int n_blocks, int n_rows);

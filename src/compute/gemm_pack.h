@@ -65,6 +65,10 @@ static ALWAYS_INLINE size_t gemm_header_bytes(const struct gemm_format *f) {
 }
 static ALWAYS_INLINE size_t gemm_block_bytes(const struct gemm_format *f) { return (size_t)f->bits * GEMM_PANEL * GEMM_BLOCK / 8; }
 size_t gemm_panel_bytes(enum dtype t, int cols);
+/* Where a panel of a packed weight begins. */
+static inline const uint8_t *gemm_panel_at(const struct weight *w, int panel) {
+  return (const uint8_t *)w->packed + (size_t)panel * gemm_panel_bytes(w->dtype, w->cols);
+}
 
 /* Rows panel*16 ... of w->source to out [gemm_panel_bytes]. */
 void gemm_pack_panel(const struct weight *w, int panel, uint8_t *out);

@@ -7,11 +7,8 @@ enum { TOP = 15 };
 
 /* --- tails ------------------------------------------------------------------------------------------------------------ */
 
-static const uint8_t *panel_of(const struct weight *w, int panel) {
-  return (const uint8_t *)w->packed + (size_t)panel * gemm_panel_bytes(w->dtype, w->cols);
-}
 static struct gemm_tail *tails_of(const struct weight *w) { /* panels are whole numbers of 32 bytes */
-  return (struct gemm_tail *)(void *)((uint8_t *)w->packed + (size_t)div_up(w->rows, GEMM_PANEL) * gemm_panel_bytes(w->dtype, w->cols));
+  return (struct gemm_tail *)(size_t)gemm_panel_at(w, div_up(w->rows, GEMM_PANEL));
 }
 
 /* Codes of 0 to 15 count as -8 to 7, and 8 scales are added to the minimum: such values are looked up faster. */
@@ -25,7 +22,7 @@ void gemm_tail_make(const struct weight *w, int panel) {
   const struct gemm_format *f = gemm_format_of(w->dtype);
   struct gemm_tail t = {0, 0};
   size_t record_bytes = gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f);
-  const uint8_t *p = panel_of(w, panel);
+  const uint8_t *p = gemm_panel_at(w, panel);
   uint16_t top[2] = {0, 0}; /* of |d| and |min|: bits of f16 are ordered as their values */
   int n_records = f->plain_bytes ? 0 : w->cols / (GEMM_BLOCK * f->blocks);
   for (int i = 0; i < n_records; i++, p += record_bytes)
@@ -38,7 +35,7 @@ void gemm_tail_make(const struct weight *w, int panel) {
       if (greatest < INFINITE) top[m] = MAX(top[m], greatest);
     }
   float bound = (f16_to_f32(top[0]) * (float)greatest_value(f) + f16_to_f32(top[1])) * (f->subs ? SUB_MAX : 1);
-  int exponent = 0;
+  int exponent = f->plain_bytes ? GEMM_TILES_HALF_BITS : 0;
   if (bound > 0) {
     frexpf(bound, &exponent); /* bound < 2^exponent */
     exponent = TOP - exponent;
@@ -48,8 +45,7 @@ void gemm_tail_make(const struct weight *w, int panel) {
 }
 
 void gemm_tiles_factor(const struct gemm_tiles_pair *pair, int i, float factor[GEMM_PANEL]) {
-  const struct weight *w = pair->of[i].w;
-  gemm_tail_factor(w->dtype == DTYPE_BF16, tails_of(w) + pair->of[i].panel, factor);
+  gemm_tail_factor(tails_of(pair->of[i].w) + pair->of[i].panel, factor);
 }
 
 /* --- products --------------------------------------------------------------------------------------------------------- */
@@ -70,7 +66,7 @@ static size_t block_offset(enum dtype t, int b) {
   return (size_t)(b / f->blocks) * (gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f));
 }
 
-void gemm_tiles_product(const struct kern *kern, const struct gemm_tiles_pair *pair, const uint16_t *x, int n_rows, int from, int to,
+void gemm_tiles_product(const struct kern *kern, const struct gemm_tiles_pair *pair, struct gemm_tiles_x x, int from, int to,
                         struct gemm_tiles *t) {
   const struct gemm_tiles_kern *k = kern->gemm->tiles;
   int cols = pair->of[0].w->cols, n_blocks = div_up(cols, GEMM_BLOCK), range = range_of(pair, to - from);
@@ -78,43 +74,11 @@ void gemm_tiles_product(const struct kern *kern, const struct gemm_tiles_pair *p
     int n = MIN(range, to - b);
     for (int i = 0; i < pair->n; i++) {
       const struct weight *w = pair->of[i].w;
-      const uint8_t *p = panel_of(w, pair->of[i].panel) + block_offset(w->dtype, b);
+      const uint8_t *p = gemm_panel_at(w, pair->of[i].panel) + block_offset(w->dtype, b);
       k->types[w->dtype].expand(t->w[i], p, MIN(n * GEMM_BLOCK, cols - b * GEMM_BLOCK), tails_of(w)[pair->of[i].panel].exponent);
     }
     size_t step = GEMM_TILES_GROUP * GEMM_BLOCK;
-    k->multiply(t, pair->n, n, x + (size_t)b * step, (size_t)n_blocks * step, div_up(n_rows, GEMM_TILES_GROUP), b == 0);
-  }
-}
-
-void gemm_tiles_few(const struct kern *k, const struct weight *w, int from, int to, const uint16_t *x, int x_rows, int n_rows, float *y,
-                    size_t y_bytes) {
-  struct gemm_few c = {
-      .p = panel_of(w, from),
-      .panel_bytes = gemm_panel_bytes(w->dtype, w->cols),
-      .tails = tails_of(w) + from,
-      .n_panels = to - from,
-      .n = w->cols,
-      .exact = w->dtype == DTYPE_BF16,
-      .x = x,
-      .x_step = gemm_tiles_x_step(x_rows),
-      .y = y,
-      .y_bytes = y_bytes,
-      .n_rows = n_rows,
-      .n_cols = MIN(to * GEMM_PANEL, w->rows) - from * GEMM_PANEL,
-  };
-  k->gemm->tiles->types[w->dtype].few(&c);
-}
-
-void gemm_tiles_few_gated(const struct kern *k, const struct weight *gate, const struct weight *up, int from, int to, const uint16_t *x,
-                          int x_rows, int n_rows, enum act act, const struct tensor *y, int row, struct gemm_tiles *t) {
-  const size_t run_bytes = sizeof t->acc[0] / GEMM_TILES_GROUP;
-  for (int end; from < to; from = end) {
-    end = MIN(from + GEMM_TILES_RUN, to);
-    gemm_tiles_few(k, gate, from, end, x, x_rows, n_rows, t->acc[0][0], run_bytes);
-    gemm_tiles_few(k, up, from, end, x, x_rows, n_rows, t->acc[1][0], run_bytes);
-    int n_cols = MIN(end * GEMM_PANEL, gate->rows) - from * GEMM_PANEL;
-    for (int r = 0; r < n_rows; r++)
-      k->gated(tensor_row(y, row + r) + from * GEMM_PANEL, t->acc[0][r * GEMM_TILES_RUN], t->acc[1][r * GEMM_TILES_RUN], act, n_cols);
+    k->multiply(t, pair->n, n, x.x + (size_t)b * step, (size_t)n_blocks * step, div_up(x.n_rows, GEMM_TILES_GROUP), b == 0);
   }
 }
 
@@ -123,6 +87,42 @@ void gemm_tiles_scale(const struct kern *k, const struct gemm_tiles_pair *pair, 
     float factor[GEMM_PANEL];
     gemm_tiles_factor(pair, i, factor);
     k->gemm->tiles->store(t->acc[i][0], sizeof t->acc[i][0], (const float(*)[GEMM_PANEL])t->acc[i], n_rows, GEMM_PANEL, factor);
+  }
+}
+
+void gemm_tiles_few(const struct kern *k, const struct weight *w, int from, int to, struct gemm_tiles_x x, float *y, size_t y_bytes) {
+  struct gemm_few c = {
+      .p = gemm_panel_at(w, from),
+      .panel_bytes = gemm_panel_bytes(w->dtype, w->cols),
+      .tails = tails_of(w) + from,
+      .n_panels = to - from,
+      .n = w->cols,
+      .x = x.x,
+      .x_step = gemm_tiles_x_step(x.x_rows),
+      .y = y,
+      .y_bytes = y_bytes,
+      .n_rows = x.n_rows,
+      .n_cols = MIN(to * GEMM_PANEL, w->rows) - from * GEMM_PANEL,
+  };
+  k->gemm->tiles->types[w->dtype].few(&c);
+}
+
+/* Both products of a run of panels, or of one panel, are in t->acc before they are gated. */
+void gemm_tiles_gated(const struct kern *k, const struct weight *gate, const struct weight *up, int from, int to, struct gemm_tiles_x x,
+                      enum act act, const struct tensor *y, int row, struct gemm_tiles *t) {
+  const bool few = x.n_rows <= GEMM_TILES_GROUP;
+  const int run = few ? GEMM_TILES_RUN : 1;
+  for (int end; from < to; from = end) {
+    end = MIN(from + run, to);
+    struct gemm_tiles_pair pair = {2, {{gate, from}, {up, from}}};
+    for (int i = 0; few && i < 2; i++) gemm_tiles_few(k, pair.of[i].w, from, end, x, t->acc[i][0], (size_t)run * sizeof t->acc[i][0]);
+    if (!few) {
+      gemm_tiles_product(k, &pair, x, 0, div_up(gate->cols, GEMM_BLOCK), t);
+      gemm_tiles_scale(k, &pair, x.n_rows, t);
+    }
+    int n_cols = MIN(end * GEMM_PANEL, gate->rows) - from * GEMM_PANEL;
+    for (int r = 0; r < x.n_rows; r++)
+      k->gated(tensor_row(y, row + r) + from * GEMM_PANEL, t->acc[0][r * run], t->acc[1][r * run], act, n_cols);
   }
 }
 
@@ -144,7 +144,7 @@ static double narrow(double x) {
 
 void gemm_tiles_row(const struct weight *w, int panel, int r, float *out) {
   const struct gemm_format *f = gemm_format_of(w->dtype);
-  const uint8_t *p = panel_of(w, panel);
+  const uint8_t *p = gemm_panel_at(w, panel);
   if (f->plain_bytes) {
     gemm_unpack_panel_row(w->dtype, w->cols, p, r, out);
     return;

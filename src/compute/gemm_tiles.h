@@ -29,6 +29,8 @@ enum {
   GEMM_TILES_ROWS = 512,   /* of x per product at most */
   GEMM_TILES_X_BYTES = 64, /* of x per row and block */
 };
+/* Powers of two: what x is multiplied with, and what a half's bits lose when they are read as bf16. */
+enum { GEMM_TILES_X_BITS = 96, GEMM_TILES_HALF_BITS = 112 };
 #define GEMM_TILES_X_SCALE 0x1p96f
 
 typedef uint16_t gemm_weight_tile[16][2 * GEMM_PANEL];
@@ -41,7 +43,7 @@ struct gemm_tiles {
 
 /* What follows the panels of a packed weight: one for each. */
 struct gemm_tail {
-  int16_t exponent;
+  int16_t exponent;    /* e; of type BF16, whose weights lose nothing: GEMM_TILES_HALF_BITS */
   uint16_t not_finite; /* bit r: row r has a scale that is not */
 };
 
@@ -51,7 +53,6 @@ struct gemm_few {
   size_t panel_bytes;
   const struct gemm_tail *tails; /* from the first panel's on */
   int n_panels, n;
-  bool exact; /* of type BF16 */
   const uint16_t *x;
   size_t x_step; /* between blocks */
   float *y;
@@ -91,10 +92,9 @@ static inline size_t gemm_tiles_x_step(int n_rows) { return (size_t)gemm_tiles_g
 static inline size_t gemm_tails_bytes(const struct weight *w) { return (size_t)div_up(w->rows, GEMM_PANEL) * sizeof(struct gemm_tail); }
 void gemm_tail_make(const struct weight *w, int panel);
 /* The power of two for each column of a panel, NaN where its row has a scale that is not finite. */
-static ALWAYS_INLINE void gemm_tail_factor(bool exact, const struct gemm_tail *t, float factor[GEMM_PANEL]) {
-  enum { F32_BIAS = 127, F32_FRACTION_BITS = 23, HALF_TO_BF16 = 112, X_BITS = 96 };
-  int32_t bits = (F32_BIAS - X_BITS + (exact ? 0 : HALF_TO_BF16 - t->exponent))
-                 << F32_FRACTION_BITS; /* 2^what is in brackets, normal for any exponent */
+static ALWAYS_INLINE void gemm_tail_factor(const struct gemm_tail *t, float factor[GEMM_PANEL]) {
+  enum { F32_BIAS = 127, F32_FRACTION_BITS = 23 };
+  int32_t bits = (F32_BIAS - GEMM_TILES_X_BITS + GEMM_TILES_HALF_BITS - t->exponent) << F32_FRACTION_BITS; /* normal for any exponent */
   for (int r = 0; r < GEMM_PANEL; r++) memcpy(factor + r, &bits, sizeof bits);
   for (int r = 0; t->not_finite && r < GEMM_PANEL; r++)
     if (t->not_finite >> r & 1) factor[r] = __builtin_nanf("");
@@ -109,23 +109,29 @@ struct gemm_tiles_pair {
   } of[2];
 };
 
-/* t->acc[i] (+)= n_rows <= GEMM_TILES_ROWS rows of x · pair.of[i], over blocks [from, to) of k; from 0 begins anew, from is a multiple of
- * GEMM_RECORD_BLOCKS_MAX. x: the first number of a group's first row, laid out for more rows than one. Between begin and end of 16 rows. */
-void gemm_tiles_product(const struct kern *k, const struct gemm_tiles_pair *pair, const uint16_t *x, int n_rows, int from, int to,
+/* n_rows <= GEMM_TILES_ROWS rows of the x_rows that were laid out together; x: where the first of them is, a group's first row. */
+struct gemm_tiles_x {
+  const uint16_t *x;
+  int x_rows, n_rows;
+};
+
+/* All of these between begin and end of MIN(n_rows, 16) rows.
+ *
+ * More rows than 16: t->acc[i] (+)= x · pair.of[i], over blocks [from, to) of k; from 0 begins anew, from is a multiple of GEMM_RECORD_BLOCKS_MAX. */
+void gemm_tiles_product(const struct kern *k, const struct gemm_tiles_pair *pair, struct gemm_tiles_x x, int from, int to,
                         struct gemm_tiles *t);
-/* The same for pair.of[i]; and acc times it. */
+/* The powers of two that are missing for pair.of[i]; and all acc times theirs. */
 void gemm_tiles_factor(const struct gemm_tiles_pair *pair, int i, float factor[GEMM_PANEL]);
 void gemm_tiles_scale(const struct kern *k, const struct gemm_tiles_pair *pair, int n_rows, struct gemm_tiles *t);
 
-/* y[n_rows <= 16] = rows of x · panels [from, to) of w, complete. Column 0 of y is the first panel's. Between begin and end of n_rows. */
-void gemm_tiles_few(const struct kern *k, const struct weight *w, int from, int to, const uint16_t *x, int x_rows, int n_rows, float *y,
-                    size_t y_bytes);
-
-/* Panels that gemm_tiles_few's results fit t->acc[i] for, as [16 rows][columns]. */
+/* Up to 16 rows: y = x · panels [from, to) of w, complete. Column 0 of y is the first panel's. */
+void gemm_tiles_few(const struct kern *k, const struct weight *w, int from, int to, struct gemm_tiles_x x, float *y, size_t y_bytes);
+/* Panels that its results fit t->acc[i] for, as [16 rows][columns]. */
 enum { GEMM_TILES_RUN = GEMM_TILES_ROWS / GEMM_TILES_GROUP };
-/* The same, gate's gated by up's, to rows from `row` on of y and the columns that are the panels'. */
-void gemm_tiles_few_gated(const struct kern *k, const struct weight *gate, const struct weight *up, int from, int to, const uint16_t *x,
-                          int x_rows, int n_rows, enum act act, const struct tensor *y, int row, struct gemm_tiles *t);
+
+/* Any rows: gate's product gated by up's, to rows from `row` on of y and the columns that panels [from, to) are. */
+void gemm_tiles_gated(const struct kern *k, const struct weight *gate, const struct weight *up, int from, int to, struct gemm_tiles_x x,
+                      enum act act, const struct tensor *y, int row, struct gemm_tiles *t);
 
 /* Slow and obvious: the weights of row r of a packed panel as float32, as a product sees them (not yet NaN where a scale is not finite). */
 void gemm_tiles_row(const struct weight *w, int panel, int r, float *out);

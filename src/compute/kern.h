@@ -57,7 +57,8 @@ struct kern {
  *                          AVX512_FP16, AVX512_VBMI
  *
  * and registers that the operating system saves; those of AMX it must be asked for. Variants of a level may differ in the last bits: avx512 and
- * avx512+bf16 only where weights, or keys and values, are bf16; avx512+amx everywhere, for it multiplies bf16 instead of 8-bit codes (gemm_tiles.h). ISA_AUTO picks the last one that this machine has. NULL and a sentence when the machine lacks what was asked for. */
+ * avx512+bf16 only where weights, or keys and values, are bf16; avx512+amx everywhere, for it multiplies bf16 instead of 8-bit codes (gemm_tiles.h).
+ * ISA_AUTO picks the last one that this machine has. NULL and a sentence when the machine lacks what was asked for. */
 const struct kern *kern_select(enum isa isa, struct err *e);
 bool kern_available(enum isa isa);
 

@@ -139,8 +139,6 @@ struct call { /* of every launch */
   enum act act;
 };
 
-static bool is_ref(const struct kern *k) { return k->isa == ISA_REF; }
-
 static void route_rows(void *ctx, int item, int worker) {
   const struct call *c = ctx;
   const struct moe *m = c->m;
@@ -194,7 +192,7 @@ static void group_rows(void *ctx, int item, int worker) {
 enum form { FORM_F32, FORM_BF16, FORM_CODES, FORM_TILES };
 
 static enum form form_of(const struct kern *k, const struct weight *w) {
-  if (is_ref(k)) return FORM_F32;
+  if (gemm_is_ref(k)) return FORM_F32;
   if (gemm_on_tiles(k, w->dtype)) return FORM_TILES;
   if (!gemm_format_of(w->dtype)->plain_bytes) return FORM_CODES;
   return w->dtype == DTYPE_BF16 && k->gemm->bf16_row ? FORM_BF16 : FORM_F32;
@@ -276,7 +274,7 @@ static void product_plain(const struct kern *k, const struct product *p, enum fo
     return;
   }
   size_t panel_bytes = gemm_panel_bytes(p->w->dtype, p->w->cols);
-  const uint8_t *panel = (const uint8_t *)p->w->packed + (size_t)p->panel * panel_bytes;
+  const uint8_t *panel = gemm_panel_at(p->w, p->panel);
   k->gemm->types[p->w->dtype].plain_one(tile->acc, panel, panel_bytes, p->n_panels, x, p->w->cols);
 }
 
@@ -288,21 +286,21 @@ static void product_codes(const struct kern *k, const struct product *p, struct 
     gemm_panel_codes(k->gemm, p->w, p->panel, x, group, p->n_rows, tile);
     return;
   }
-  const uint8_t *panel = (const uint8_t *)p->w->packed + (size_t)p->panel * gemm_panel_bytes(p->w->dtype, p->w->cols);
+  const uint8_t *panel = gemm_panel_at(p->w, p->panel);
   k->gemm->types[p->w->dtype].few(tile->acc, panel, x, p->x->cols / GEMM_BLOCK, p->n_rows);
 }
 
 /* tile->acc[i] = row i of one panel, or panel i of one row. */
 static void product(const struct kern *k, const struct product *p, struct gemm_tile *tile, float *scratch) {
   enum form form = form_of(k, p->w);
-  if (is_ref(k)) product_ref(p, tile, scratch);
+  if (gemm_is_ref(k)) product_ref(p, tile, scratch);
   else if (form == FORM_CODES) product_codes(k, p, tile);
   else product_plain(k, p, form, tile);
 }
 
 /* Panels that are computed at once: several where one row alone would wait for its own sums. */
 static int panels_at_once(const struct kern *k, const struct weight *w, int n_rows) {
-  return n_rows == 1 && !is_ref(k) && form_of(k, w) != FORM_CODES ? k->gemm->plain_panels_max : 1;
+  return n_rows == 1 && !gemm_is_ref(k) && form_of(k, w) != FORM_CODES ? k->gemm->plain_panels_max : 1;
 }
 
 static struct worker_area *area_of(const struct call *c, int worker) {
@@ -314,22 +312,10 @@ static void gate_up_tiles(const struct call *c, const struct moe_segment *g, con
                           struct gemm_tiles *t) {
   const struct gemm_tiles_kern *k = c->kern->gemm->tiles;
   const struct moe_scratch *s = c->s;
-  const struct weight *gate = &c->m->gate[g->expert], *up = &c->m->up[g->expert];
-  int n_blocks = div_up(gate->cols, GEMM_BLOCK);
   for (int row = 0; row < g->n_rows; row += GEMM_TILES_ROWS) {
-    int n_rows = MIN(GEMM_TILES_ROWS, g->n_rows - row);
-    const uint16_t *x = tiles_x(&s->x, of_x, row);
-    k->begin(MIN(n_rows, GEMM_TILES_GROUP));
-    if (n_rows <= GEMM_TILES_GROUP)
-      gemm_tiles_few_gated(c->kern, gate, up, from, to, x, g->n_rows, n_rows, c->act, &s->act, g->place + row, t);
-    for (int panel = from; n_rows > GEMM_TILES_GROUP && panel < to; panel++) {
-      struct gemm_tiles_pair pair = {2, {{gate, panel}, {up, panel}}};
-      int at = panel * GEMM_PANEL;
-      gemm_tiles_product(c->kern, &pair, x, n_rows, 0, n_blocks, t);
-      gemm_tiles_scale(c->kern, &pair, n_rows, t);
-      for (int i = 0; i < n_rows; i++)
-        c->kern->gated(tensor_row(&s->act, g->place + row + i) + at, t->acc[0][i], t->acc[1][i], c->act, MIN(GEMM_PANEL, gate->rows - at));
-    }
+    struct gemm_tiles_x x = {tiles_x(&s->x, of_x, row), g->n_rows, MIN(GEMM_TILES_ROWS, g->n_rows - row)};
+    k->begin(MIN(x.n_rows, GEMM_TILES_GROUP));
+    gemm_tiles_gated(c->kern, &c->m->gate[g->expert], &c->m->up[g->expert], from, to, x, c->act, &s->act, g->place + row, t);
     k->end();
   }
 }
@@ -397,13 +383,23 @@ static void add_panels(const struct call *c, int place, int n_rows, int from, in
   }
 }
 
-static void down_few(const struct call *c, const struct weight *w, const uint16_t *x, const struct moe_segment *g, int row, int from,
-                     int to, struct gemm_tiles *t) {
-  int n_rows = g->n_rows - row;
+static void down_few(const struct call *c, const struct weight *w, struct gemm_tiles_x x, int place, int from, int to,
+                     struct gemm_tiles *t) {
   for (int end; from < to; from = end) {
     end = MIN(from + GEMM_TILES_RUN, to);
-    gemm_tiles_few(c->kern, w, from, end, x, g->n_rows, n_rows, t->acc[0][0], sizeof t->acc[0] / GEMM_TILES_GROUP);
-    add_panels(c, g->place + row, n_rows, from, end, (const float(*)[GEMM_PANEL])t->acc[0], GEMM_TILES_RUN);
+    gemm_tiles_few(c->kern, w, from, end, x, t->acc[0][0], sizeof t->acc[0] / GEMM_TILES_GROUP);
+    add_panels(c, place, x.n_rows, from, end, (const float(*)[GEMM_PANEL])t->acc[0], GEMM_TILES_RUN);
+  }
+}
+
+static void down_many(const struct call *c, const struct weight *w, struct gemm_tiles_x x, int place, int from, int to,
+                      struct gemm_tiles *t) {
+  for (int panel = from; panel < to; panel += 2) {
+    struct gemm_tiles_pair pair = {MIN(2, to - panel), {{w, panel}, {w, panel + 1}}};
+    for (int i = 0; i < pair.n; i++) fetch_outputs(c, place, x.n_rows, panel + i);
+    gemm_tiles_product(c->kern, &pair, x, 0, div_up(w->cols, GEMM_BLOCK), t);
+    gemm_tiles_scale(c->kern, &pair, x.n_rows, t);
+    for (int i = 0; i < pair.n; i++) add_panels(c, place, x.n_rows, panel + i, panel + i + 1, (const float(*)[GEMM_PANEL])t->acc[i], 1);
   }
 }
 
@@ -412,18 +408,9 @@ static void down_tiles(const struct call *c, const struct moe_segment *g, int fr
   const struct gemm_tiles_kern *k = c->kern->gemm->tiles;
   const struct weight *w = &c->m->down[g->expert];
   for (int row = 0; row < g->n_rows; row += GEMM_TILES_ROWS) {
-    int n_rows = MIN(GEMM_TILES_ROWS, g->n_rows - row);
-    const uint16_t *x = tiles_x(&c->s->mid, g, row);
-    k->begin(MIN(n_rows, GEMM_TILES_GROUP));
-    if (n_rows <= GEMM_TILES_GROUP) down_few(c, w, x, g, row, from, to, t);
-    for (int panel = from; n_rows > GEMM_TILES_GROUP && panel < to; panel += 2) {
-      struct gemm_tiles_pair pair = {MIN(2, to - panel), {{w, panel}, {w, panel + 1}}};
-      for (int i = 0; i < pair.n; i++) fetch_outputs(c, g->place + row, n_rows, panel + i);
-      gemm_tiles_product(c->kern, &pair, x, n_rows, 0, div_up(w->cols, GEMM_BLOCK), t);
-      gemm_tiles_scale(c->kern, &pair, n_rows, t);
-      for (int i = 0; i < pair.n; i++)
-        add_panels(c, g->place + row, n_rows, panel + i, panel + i + 1, (const float(*)[GEMM_PANEL])t->acc[i], 1);
-    }
+    struct gemm_tiles_x x = {tiles_x(&c->s->mid, g, row), g->n_rows, MIN(GEMM_TILES_ROWS, g->n_rows - row)};
+    k->begin(MIN(x.n_rows, GEMM_TILES_GROUP));
+    (x.n_rows <= GEMM_TILES_GROUP ? down_few : down_many)(c, w, x, g->place + row, from, to, t);
     k->end();
   }
 }
