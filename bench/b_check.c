@@ -15,6 +15,7 @@
 #include "compute/attn.h"
 #include "compute/floor.h"
 #include "compute/gemm.h"
+#include "compute/shortlist.h"
 
 enum { TURNS = 7, TRIES = 3, TURN_NS = 1000000 };
 
@@ -194,16 +195,17 @@ static void fill_row(enum dtype t, uint8_t *row) {
   }
 }
 
-/* A few different rows, again and again. */
-static struct weight weight_new(enum dtype t, int rows) {
-  enum { DIFFERENT = 16 };
+enum { FEW_ROWS = 16 };
+
+/* n_different rows, again and again. */
+static struct weight weight_new(enum dtype t, int rows, int n_different) {
   struct weight w = {.dtype = t, .rows = rows, .cols = COLS};
   dtype_row_bytes(t, COLS, &w.row_bytes);
   uint8_t *p = big((size_t)rows * w.row_bytes);
   for (int r = 0; r < rows; r++) {
     uint8_t *row = p + (size_t)r * w.row_bytes;
-    if (r < DIFFERENT) fill_row(t, row);
-    else memcpy(row, row - DIFFERENT * w.row_bytes, w.row_bytes);
+    if (r < n_different) fill_row(t, row);
+    else memcpy(row, row - (size_t)n_different * w.row_bytes, w.row_bytes);
   }
   w.source = p;
   return w;
@@ -228,7 +230,7 @@ static void check_products(const struct kern *k, const struct limits *l, const s
   char name[48];
   const char *type = dtype_info(l->dtype)->name;
   struct tensor x = tensor_new(X_ROWS, COLS), y = tensor_new(X_ROWS, PANEL_ROWS);
-  struct product fast = {k, weight_new(l->dtype, PANEL_ROWS), x, y, *s}, slow = fast;
+  struct product fast = {k, weight_new(l->dtype, PANEL_ROWS, FEW_ROWS), x, y, *s}, slow = fast;
   slow.k = &kern_ref;
   slow.x.rows = slow.y.rows = REF_ROWS;
   weight_pack(k, &fast.w);
@@ -242,7 +244,7 @@ static void check_products(const struct kern *k, const struct limits *l, const s
   weight_delete(&fast.w);
 
   /* more weights than caches hold; what one row of x reads of them against what memcpy reads */
-  struct product cold = {.k = k, .w = weight_new(l->dtype, (int)(COLD_BYTES / fast.w.row_bytes)), .x = x, .s = *s};
+  struct product cold = {.k = k, .w = weight_new(l->dtype, (int)(COLD_BYTES / fast.w.row_bytes), FEW_ROWS), .x = x, .s = *s};
   cold.y = tensor_new(1, cold.w.rows);
   cold.x.rows = 1;
   weight_pack(k, &cold.w);
@@ -257,6 +259,29 @@ static void check_products(const struct kern *k, const struct limits *l, const s
 #else
   (void)k, (void)l, (void)s;
 #endif
+}
+
+static void shortlist_run(void *ctx) {
+  static const int32_t n_best[1] = {1};
+  struct product *p = ctx;
+  shortlist_product(p->k, NULL, &p->s, &p->w, &p->y, &p->x, 0, n_best);
+}
+
+/* The likeliest token out of a matrix that no cache holds, against all logits. */
+static void check_shortlist(const struct kern *k, const struct gemm_scratch *s) {
+  struct err e = {0};
+  if (!k->shortlist) return;
+  const int rows = COLD_BYTES / COLS;
+  struct product p = {k, weight_new(DTYPE_Q8_0, rows, rows), tensor_new(1, COLS), tensor_new(1, rows), *s};
+  weight_pack(k, &p.w);
+  p.w.shortlist_bytes = shortlist_bytes(k, &p.w);
+  p.w.shortlist = big(p.w.shortlist_bytes);
+  if (shortlist_make(k, NULL, &p.w, &e)) puts(e.msg), exit(1);
+  check(k->name, "shortlist, 1 row", "Q8_0", (struct side){shortlist_run, &p, 1, 0}, (struct side){product_run, &p, 1, 0}, 1.05);
+  mem_big_free(p.w.shortlist, p.w.shortlist_bytes);
+  weight_delete(&p.w);
+  tensor_free(&p.x);
+  tensor_free(&p.y);
 }
 
 /* ---- attention ---------------------------------------------------------------------------------------------------------- */
@@ -381,6 +406,7 @@ int main(int argc, char **argv) {
   for (int v = 0; (k = kern_variant(v)); v++) {
     if (k->isa == ISA_REF) continue;
     for (size_t i = 0; i < ARRAY_LEN(limits); i++) check_products(k, &limits[i], &s);
+    check_shortlist(k, &s);
     check_attention(k);
     check_elements(k);
   }

@@ -74,10 +74,11 @@ struct cygnet_options {
   size_t media_bytes;       /* for pictures and sounds that are encoded: as many stay as have room; 0: by itself */
   long long image_pixels;   /* most pixels that a picture may have; 0: 64 Mi */
   int disable_prefix_cache; /* nothing is reused between requests */
-  int disable_graph;        /* every step is prepared anew */
-  int take_memory;          /* all memory is taken from the system at once, not when it is first used: for servers */
-  int ignore_numa;          /* threads are bound to no memory node, and memory lies where the system puts it */
-  int quiet;                /* no progress on stderr */
+  int disable_shortlist; /* no coarse copy of the output matrix for finding the likeliest tokens (compute/shortlist.h): it takes memory */
+  int disable_graph;     /* every step is prepared anew */
+  int take_memory;       /* all memory is taken from the system at once, not when it is first used: for servers */
+  int ignore_numa;       /* threads are bound to no memory node, and memory lies where the system puts it */
+  int quiet;             /* no progress on stderr */
 };
 
 CYGNET_API struct cygnet *cygnet_open(const struct cygnet_options *o, struct cygnet_error *e);
@@ -106,6 +107,8 @@ struct cygnet_info { /* strings live as long as the struct cygnet */
   int64_t plain_per_token, plain_per_logits;                  /* of those, with bf16, f16 and f32 weights */
   int64_t key_per_token[2], key_per_logits[2]; /* multiply-adds of attention for each visible key: full layers [0], sliding ones [1] */
   size_t decode_bytes;                         /* weights that one decoding step reads */
+  size_t shortlist_saves_bytes;                /* fewer are read when all rows want their likeliest token only (compute/shortlist.h), */
+  int shortlist_rows;                          /* and there are no more than so many */
   double load_ms;
   /* pictures and sound */
   const char *vision, *audio;           /* names of the encoders: "siglip"; NULL: not taken */

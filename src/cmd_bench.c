@@ -152,8 +152,9 @@ static void decode_floor(struct figure *v, const struct cygnet_info *i, const st
   int64_t first = MAX(v->depth, 1);
   visible_keys(i, first, first + gen, keys);
   for (int kind = 0; kind < 2; kind++) keys[kind] *= batch;
+  size_t read_bytes = i->decode_bytes - (v->batch <= i->shortlist_rows ? i->shortlist_saves_bytes : 0); /* answers are greedy */
   set_floor(v, f, steps * batch, operations_seconds(i, f, steps * batch, steps * batch, keys, keys),
-            steps * (double)i->decode_bytes + keys[0] * (double)i->kv_token_bytes_full + keys[1] * (double)i->kv_token_bytes_sliding);
+            steps * (double)read_bytes + keys[0] * (double)i->kv_token_bytes_full + keys[1] * (double)i->kv_token_bytes_sliding);
 }
 
 /* The better of two measurements. */

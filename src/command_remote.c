@@ -13,6 +13,7 @@ static int refuse_engine_options(const struct options *o, const char *option, st
                 {o->kv_type, "kv-type"},
                 {o->isa, "isa"},
                 {o->numa, "numa"},
+                {o->shortlist, "shortlist"},
                 {o->attn, "attn"},
                 {o->backend, "backend"},
                 {o->device_id, "device-id"},

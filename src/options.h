@@ -34,7 +34,7 @@ struct options {
   /* engine */
   const char *draft_model, *mmproj;
   int64_t device_id, threads, ctx, page_size, chunk, max_running, max_queued, draft;
-  int kv_type, isa, numa, attn, backend; /* choices, indices into the table's lists */
+  int kv_type, isa, numa, shortlist, attn, backend; /* choices, indices into the table's lists */
   double swa_ratio, mem_fraction;
   size_t mem, media_mem;
   int64_t media_pixels;

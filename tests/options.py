@@ -12,7 +12,7 @@ from serving import *
 COMMANDS = ("serve", "chat", "complete", "logits", "tokenize", "render", "parse", "preprocess", "bench", "eval", "pull", "inspect")
 TMP = tempfile.mkdtemp(prefix="cygnet-options-")
 BAD = {  # what is refused before any work; bools: "maybe"; texts that can be anything: None
-    "model": None, "quant": "q3", "draft": "65", "draft-model": None, "chat-template": "llama9", "threads": "2000", "ctx": "-1", "kv-type": "q3", "isa": "avx3", "numa": "on", "attn": "cuda", "backend": "gpu", "device-id": "-1", "chunk": "70000",
+    "model": None, "quant": "q3", "draft": "65", "draft-model": None, "chat-template": "llama9", "threads": "2000", "ctx": "-1", "kv-type": "q3", "isa": "avx3", "numa": "on", "shortlist": "on", "attn": "cuda", "backend": "gpu", "device-id": "-1", "chunk": "70000",
     "page-size": "257", "max-running-requests": "5000", "max-queued-requests": "-1", "swa-full-tokens-ratio": "1.5", "mem": "much", "mem-fraction-static": "2",
     "step-ms": "-2", "n": "-2", "temp": "101", "top-k": "-2", "top-p": "2", "min-p": "1.1", "frequency-penalty": "3", "presence-penalty": "-3",
     "repetition-penalty": "2.1", "seed": "-2", "stop": None, "min-tokens": "-1", "json-schema": None, "grammar": None, "regex": None, "prompt": None, "file": None, "ids": None, "system": None, "out": None,

@@ -49,6 +49,7 @@ struct batch {
 
   /* rows whose logits are wanted [n_out], ascending */
   int32_t *out;
+  int32_t *n_best; /* [n_out]: how many of a row's greatest logits are wanted; 0: all; -1: none. NULL: all of all rows (device.h head) */
 };
 
 #endif

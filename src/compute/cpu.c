@@ -17,6 +17,7 @@
 #include "compute/device.h"
 #include "compute/gemm_quant.h"
 #include "compute/rope.h"
+#include "compute/shortlist.h"
 
 enum {
   SPREAD_ELEMS = 16 << 10, /* numbers whose arithmetic is worth a fork-join */
@@ -230,11 +231,31 @@ static void cpu_record_replay(struct device *d, struct device_record *r) { worke
 
 /* --- weights ------------------------------------------------------------------------------------------------------------- */
 
+static int cpu_shortlist_bind(struct device *d, struct weight *w, const char *name, struct err *e) {
+  size_t n_bytes = w->is_head ? shortlist_bytes(d->kern, w) : 0;
+  if (n_bytes == 0) return 0;
+  w->shortlist = mem_big_alloc_local(n_bytes, name, e);
+  if (!w->shortlist) return -1;
+  w->shortlist_bytes = n_bytes;
+  return shortlist_make(d->kern, d->workers, w, e);
+}
+
+static void cpu_weight_free(struct device *d, struct weight *w, int n) {
+  size_t n_bytes = 0;
+  (void)d;
+  for (int i = 0; i < n; i++) {
+    n_bytes += w[i].packed_bytes;
+    mem_big_free(w[i].shortlist, w[i].shortlist_bytes);
+  }
+  if (n > 0) mem_big_free(w[0].packed, n_bytes);
+  for (int i = 0; i < n; i++) w[i] = (struct weight){0};
+}
+
 static int cpu_weight_bind(struct device *d, struct weight *w, int n, const char *name, struct err *e) {
   size_t n_bytes = 0;
   for (int i = 0; i < n; i++) {
-    w[i].packed = NULL;
-    w[i].packed_bytes = 0;
+    w[i].packed = w[i].shortlist = NULL;
+    w[i].packed_bytes = w[i].shortlist_bytes = 0;
     w[i].layout = 0;
     if (!gemm_supports(d->kern, w[i].dtype, w[i].cols, e)) return err_prefix(e, "tensor %s", name);
     n_bytes += align_up(gemm_packed_bytes(d->kern, &w[i]), 64);
@@ -248,15 +269,12 @@ static int cpu_weight_bind(struct device *d, struct weight *w, int n, const char
     block += w[i].packed_bytes;
     gemm_pack(d->kern, d->workers, &w[i]);
   }
+  for (int i = 0; i < n; i++)
+    if (cpu_shortlist_bind(d, &w[i], name, e)) {
+      cpu_weight_free(d, w, n);
+      return -1;
+    }
   return 0;
-}
-
-static void cpu_weight_free(struct device *d, struct weight *w, int n) {
-  size_t n_bytes = 0;
-  (void)d;
-  for (int i = 0; i < n; i++) n_bytes += w[i].packed_bytes;
-  if (n > 0) mem_big_free(w[0].packed, n_bytes);
-  for (int i = 0; i < n; i++) w[i] = (struct weight){0};
 }
 
 static int cpu_rope_init(struct device *d, struct rope_table *t, int head_dim, double theta, double factor, double rotated, struct err *e) {
@@ -436,6 +454,15 @@ static void cpu_softcap(struct device *d, struct tensor *y, const struct tensor 
   CHECK(y->cols == x->cols && y->rows >= x->rows);
   struct cpu_job j = {.fn = softcap_rows, .y = *y, .x = *x, .f = cap};
   cpu_spread(d, &j, x->rows, x->cols, 4, true);
+}
+
+static void cpu_head(struct device *d, struct tensor *y, const struct weight *w, const struct tensor *x, float cap, const int32_t *n_best) {
+  if (w->shortlist && n_best && x->rows <= SHORTLIST_ROWS_MAX) {
+    shortlist_product(d->kern, d->workers, &cpu_of(d)->gemm, w, y, x, cap, n_best);
+    return;
+  }
+  cpu_linear(d, 1, &w, &y, x);
+  if (cap > 0) cpu_softcap(d, y, y, cap);
 }
 
 static void gather_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {
@@ -661,6 +688,7 @@ const struct device_ops device_cpu_ops = {
     .rope_step = cpu_rope_step,
     .rope = cpu_rope,
     .softcap = cpu_softcap,
+    .head = cpu_head,
     .gather = cpu_gather,
     .argmax = cpu_argmax,
     .sum_shards = cpu_sum_shards,

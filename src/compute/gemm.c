@@ -168,13 +168,15 @@ struct call {
   const struct kern *kern;
   struct rows rows;
   bool quantise, to_bf16, to_tiles;
-  bool wide;          /* all weights are plain numbers, and there are many rows */
-  bool gated;         /* the first weight's products are gated by those of the second: y is the first's */
-  enum act act;       /* of that */
-  int pass_blocks;    /* of k that are gone through for all panels of an item before the next, on tiles */
-  int rows_per_item;  /* of prepare_rows */
-  int tile_rows;      /* of x per item of product_item */
-  int items_per_tile; /* of all weights */
+  bool wide;             /* all weights are plain numbers, and there are many rows */
+  bool prepared;         /* x is in its forms already */
+  const uint8_t *wanted; /* [panels], enum gemm_wanted; NULL: all */
+  bool gated;            /* the first weight's products are gated by those of the second: y is the first's */
+  enum act act;          /* of that */
+  int pass_blocks;       /* of k that are gone through for all panels of an item before the next, on tiles */
+  int rows_per_item;     /* of prepare_rows */
+  int tile_rows;         /* of x per item of product_item */
+  int items_per_tile;    /* of all weights */
   int n_w;
   struct call_weight weights[WEIGHTS_MAX]; /* last: those that there are count as the call's context */
 };
@@ -393,27 +395,43 @@ static void tiles_part(const struct call *c, const struct part *p, struct gemm_t
   k->end();
 }
 
+/* Panels that one function goes through from the first to the last. */
+static void product_part(const struct call *c, const struct part *p, char *scratch) {
+  const struct weight *w = p->w;
+  if (gemm_is_ref(c->kern))
+    gemm_ref_rows(w, p->y, &c->rows.x, p->from * GEMM_PANEL, MIN(w->rows, p->to * GEMM_PANEL), (float *)(void *)scratch);
+  else if (gemm_on_tiles(c->kern, w->dtype)) tiles_part(c, p, (struct gemm_tiles *)(void *)scratch);
+  else if (c->gated) gated_few(c, p, (struct gemm_tile *)(void *)scratch);
+  else if (gemm_format_of(w->dtype)->plain_bytes && c->wide) wide_part(c, p, (struct gemm_wide *)(void *)scratch);
+  else if (gemm_format_of(w->dtype)->plain_bytes) plain_part(c, p, (struct gemm_tile *)(void *)scratch);
+  else if (c->rows.x.rows <= c->kern->gemm->few_max) quantised_few(c, p, (struct gemm_tile *)(void *)scratch);
+  else quantised_rows(c, p, (struct gemm_tile *)(void *)scratch);
+}
+
+/* Runs of panels that are wanted. */
+static void wanted_parts(const struct call *c, const struct part *p, char *scratch) {
+  struct part run = *p;
+  for (run.to = p->from; run.to < p->to;) {
+    for (run.from = run.to; run.from < p->to && c->wanted[run.from] != GEMM_WANTED; run.from++) {}
+    for (run.to = run.from; run.to < p->to && c->wanted[run.to] == GEMM_WANTED; run.to++) {}
+    if (run.from < run.to) product_part(c, &run, scratch);
+  }
+}
+
 static void product_item(void *ctx, int item, int worker) {
   const struct call *c = ctx;
   int tile_index = item / c->items_per_tile, i = c->gated ? 0 : c->n_w - 1;
   item %= c->items_per_tile;
   while (item < c->weights[i].items_before) i--;
   const struct call_weight *cw = &c->weights[i];
-  const struct weight *w = cw->w;
-  struct part p = {.w = w, .y = &cw->y};
+  struct part p = {.w = cw->w, .y = &cw->y};
   p.from = (item - cw->items_before) * cw->chunk;
-  p.to = MIN(panels_of(w), p.from + cw->chunk);
+  p.to = MIN(panels_of(cw->w), p.from + cw->chunk);
   p.row = tile_index * c->tile_rows;
   p.n_rows = MIN(c->tile_rows, c->rows.x.rows - p.row);
   char *scratch = c->rows.per_worker + (size_t)worker * c->rows.per_worker_bytes;
-  if (gemm_is_ref(c->kern))
-    gemm_ref_rows(w, p.y, &c->rows.x, p.from * GEMM_PANEL, MIN(w->rows, p.to * GEMM_PANEL), (float *)(void *)scratch);
-  else if (gemm_on_tiles(c->kern, w->dtype)) tiles_part(c, &p, (struct gemm_tiles *)(void *)scratch);
-  else if (c->gated) gated_few(c, &p, (struct gemm_tile *)(void *)scratch);
-  else if (gemm_format_of(w->dtype)->plain_bytes && c->wide) wide_part(c, &p, (struct gemm_wide *)(void *)scratch);
-  else if (gemm_format_of(w->dtype)->plain_bytes) plain_part(c, &p, (struct gemm_tile *)(void *)scratch);
-  else if (c->rows.x.rows <= c->kern->gemm->few_max) quantised_few(c, &p, (struct gemm_tile *)(void *)scratch);
-  else quantised_rows(c, &p, (struct gemm_tile *)(void *)scratch);
+  if (c->wanted) wanted_parts(c, &p, scratch);
+  else product_part(c, &p, scratch);
 }
 
 /* --- the whole -------------------------------------------------------------------------------------------------------- */
@@ -477,21 +495,15 @@ static void run(struct call *c, struct workers *workers, struct gemm_scratch *s)
   CHECK(c->rows.x.rows <= s->rows_max && c->rows.x.cols <= s->cols_max && workers_count(workers) <= s->n_workers);
   size_t c_bytes = offsetof(struct call, weights) + (size_t)c->n_w * sizeof c->weights[0];
   int n_items = plan(c, workers_count(workers));
-  if (c->quantise || c->to_bf16 || c->to_tiles)
+  if (!c->prepared && (c->quantise || c->to_bf16 || c->to_tiles))
     workers_launch(workers, prepare_rows, c, c_bytes, div_up(c->rows.x.rows, c->rows_per_item), NULL);
   workers_launch(workers, product_item, c, c_bytes, n_items, NULL);
 }
 
-void gemm(const struct kern *k, struct workers *workers, struct gemm_scratch *s, int n_w, const struct weight *const *w,
-          struct tensor *const *y, const struct tensor *x) {
-  CHECK(n_w >= 1 && n_w <= WEIGHTS_MAX);
-  if (x->rows < 1) return;
-  struct call c;
-  c.kern = k;
-  c.rows = lay_out(k->gemm, s, x);
-  c.quantise = c.to_bf16 = c.to_tiles = c.gated = false;
-  c.act = ACT_NONE;
-  c.n_w = n_w;
+/* Products of n_w weights, and which forms of x they want. */
+static struct call call_of(const struct kern *k, struct gemm_scratch *s, int n_w, const struct weight *const *w, struct tensor *const *y,
+                           const struct tensor *x) {
+  struct call c = {.kern = k, .rows = lay_out(k->gemm, s, x), .act = ACT_NONE, .n_w = n_w};
   c.wide = k->gemm->wide_rows && x->rows >= WIDE_ROWS_LEAST;
   for (int i = 0; i < n_w; i++) {
     CHECK(w[i]->cols == x->cols && y[i]->rows == x->rows && y[i]->cols == w[i]->rows);
@@ -504,6 +516,23 @@ void gemm(const struct kern *k, struct workers *workers, struct gemm_scratch *s,
     c.wide &= plain;
     c.to_bf16 |= k->gemm->bf16_row && w[i]->dtype == DTYPE_BF16;
   }
+  return c;
+}
+
+void gemm(const struct kern *k, struct workers *workers, struct gemm_scratch *s, int n_w, const struct weight *const *w,
+          struct tensor *const *y, const struct tensor *x) {
+  CHECK(n_w >= 1 && n_w <= WEIGHTS_MAX);
+  if (x->rows < 1) return;
+  struct call c = call_of(k, s, n_w, w, y, x);
+  run(&c, workers, s);
+}
+
+void gemm_panels(const struct kern *k, struct workers *workers, struct gemm_scratch *s, const struct weight *w, struct tensor *y,
+                 const struct tensor *x, const uint8_t *wanted, bool again) {
+  if (x->rows < 1) return;
+  struct call c = call_of(k, s, 1, &w, &y, x);
+  c.wanted = wanted;
+  c.prepared = again;
   run(&c, workers, s);
 }
 

@@ -51,6 +51,12 @@ size_t gemm_scratch_bytes(int rows_max, int cols_max, int n_workers);
 void gemm(const struct kern *k, struct workers *workers, struct gemm_scratch *s, int n_w, const struct weight *const *w,
           struct tensor *const *y, const struct tensor *x);
 
+/* Some panels of one weight: those whose byte is GEMM_WANTED, when the launch runs; columns of y that the others stand for stay as they are. again: x
+ * has not changed since the last call of this function, nor has the scratch been used. */
+enum gemm_wanted { GEMM_UNWANTED, GEMM_WANTED, GEMM_DONE };
+void gemm_panels(const struct kern *k, struct workers *workers, struct gemm_scratch *s, const struct weight *w, struct tensor *y,
+                 const struct tensor *x, const uint8_t *wanted, bool again);
+
 /* y = act(x · gateᵀ) ⊙ (x · upᵀ), without either of the products ever being in memory as a whole: the bits of gemm and kern's gated. y is not x.
  * Only where gemm_gated_supports says so: on tiles, and for few rows of codes. (Many rows of codes are 5 % slower this way.) */
 bool gemm_gated_supports(const struct kern *k, const struct weight *gate, const struct weight *up, int rows);

@@ -126,6 +126,13 @@ void gemm_tiles_gated(const struct kern *k, const struct weight *gate, const str
   }
 }
 
+void gemm_tiles_panel(const struct kern *k, const struct weight *w, int panel, gemm_weight_tile *to, float factor[GEMM_PANEL]) {
+  const struct gemm_tail *tail = tails_of(w) + panel;
+  k->gemm->tiles->types[w->dtype].expand(to, gemm_panel_at(w, panel), w->cols, tail->exponent);
+  gemm_tail_factor(tail, factor);
+  for (int r = 0; r < GEMM_PANEL; r++) factor[r] *= GEMM_TILES_X_SCALE; /* that of x is in it */
+}
+
 /* --- the slow twin ---------------------------------------------------------------------------------------------------- */
 
 /* To nearest even, in one rounding. */

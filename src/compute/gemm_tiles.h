@@ -133,6 +133,9 @@ enum { GEMM_TILES_RUN = GEMM_TILES_ROWS / GEMM_TILES_GROUP };
 void gemm_tiles_gated(const struct kern *k, const struct weight *gate, const struct weight *up, int from, int to, struct gemm_tiles_x x,
                       enum act act, const struct tensor *y, int row, struct gemm_tiles *t);
 
+/* A whole panel as tiles [blocks], and what makes weights of their numbers; NaN for a row with a scale that is not finite. */
+void gemm_tiles_panel(const struct kern *k, const struct weight *w, int panel, gemm_weight_tile *to, float factor[GEMM_PANEL]);
+
 /* Slow and obvious: the weights of row r of a packed panel as float32, as a product sees them (not yet NaN where a scale is not finite). */
 void gemm_tiles_row(const struct weight *w, int panel, int r, float *out);
 

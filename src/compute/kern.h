@@ -12,9 +12,10 @@
 enum isa { ISA_AUTO, ISA_REF, ISA_AVX2, ISA_AVX512 };
 enum act { ACT_GELU_TANH, ACT_SILU, ACT_SIGMOID, ACT_GELU_ERF, ACT_RELU, ACT_NONE };
 
-struct gemm_kern;   /* gemm_kern.h */
-struct attn_kern;   /* attn_kern.h */
-struct attend_kern; /* attend.h */
+struct gemm_kern;      /* gemm_kern.h */
+struct attn_kern;      /* attn_kern.h */
+struct attend_kern;    /* attend.h */
+struct shortlist_kern; /* shortlist.h */
 
 struct kern {
   enum isa isa;
@@ -22,6 +23,7 @@ struct kern {
   const struct gemm_kern *gemm;
   const struct attn_kern *attn;
   const struct attend_kern *attend;
+  const struct shortlist_kern *shortlist; /* NULL: there is none */
 
   /* y = x / sqrt(mean(x²) + eps) ⊙ w; w NULL = 1. y may be x. */
   void (*rmsnorm)(float *y, const float *x, const float *w, int n, float eps);

@@ -46,7 +46,10 @@ struct weight {
   const void *source;
   void *packed; /* owned by the device: device_ops.weight_free */
   size_t packed_bytes;
-  int layout; /* device's own note on packed */
+  int layout;   /* device's own note on packed */
+  bool is_head; /* the output matrix: device_ops.head may keep something beside it */
+  size_t shortlist_bytes;
+  void *shortlist; /* shortlist.h; owned like packed; NULL: there is none */
 };
 
 #endif

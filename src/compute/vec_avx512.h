@@ -62,6 +62,13 @@ static ALWAYS_INLINE vec vec_load_f16(const uint16_t *p) {
   return vec_join(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))));
 }
 static ALWAYS_INLINE vec vec_load_i8(const int8_t *p) { return vec_join(vec_half_i8(p), vec_half_i8(p + 8)); }
+static ALWAYS_INLINE vec vec_from_i32(__m512i v) {
+  int32_t x[16];
+  float y[16];
+  _mm512_storeu_si512(x, v);
+  for (int i = 0; i < 16; i++) y[i] = (float)x[i];
+  return vec_load(y);
+}
 static ALWAYS_INLINE vec vec_keep_range(vec s, int lo, int hi, float fill) {
   float x[16];
   vec_store(x, s);
@@ -114,6 +121,7 @@ static ALWAYS_INLINE vec vec_load_f16(const uint16_t *p) { return _mm512_cvtph_p
 static ALWAYS_INLINE vec vec_load_i8(const int8_t *p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
+static ALWAYS_INLINE vec vec_from_i32(__m512i v) { return _mm512_cvtepi32_ps(v); }
 static ALWAYS_INLINE vec vec_keep_range(vec s, int lo, int hi, float fill) {
   __mmask16 keep = (__mmask16)(vec_first(MIN(MAX(hi, 0), VEC)) & ~vec_first(MIN(MAX(lo, 0), VEC)));
   return _mm512_mask_blend_ps(keep, _mm512_set1_ps(fill), s);

@@ -14,7 +14,7 @@ static int pages_max(const struct batch_shape *s) { return div_up(s->tokens_max,
 size_t batch_bytes(const struct batch_shape *s) {
   size_t per_row = 4 * sizeof(int32_t) + BATCH_KINDS * 2 * sizeof(int32_t) + KV_KINDS * sizeof(int64_t);
   size_t per_seq = sizeof(int32_t) + (KV_KINDS * (size_t)pages_max(s) + (size_t)s->cross_pages_max) * sizeof(int32_t);
-  return (size_t)s->rows_max * per_row + (size_t)s->seqs_max * per_seq + sizeof(int32_t) + (size_t)s->out_max * sizeof(int32_t);
+  return (size_t)s->rows_max * per_row + (size_t)s->seqs_max * per_seq + sizeof(int32_t) + 2 * (size_t)s->out_max * sizeof(int32_t);
 }
 
 int batch_init(struct batch *b, const struct batch_shape *s, struct err *e) {
@@ -29,7 +29,9 @@ int batch_init(struct batch *b, const struct batch_shape *s, struct err *e) {
   size_t rows = (size_t)s->rows_max, seqs = (size_t)s->seqs_max;
   bool ok = (b->token = mem_try_alloc(rows * sizeof *b->token)) && (b->soft = mem_try_alloc(rows * sizeof *b->soft)) &&
             (b->pos = mem_try_alloc(rows * sizeof *b->pos)) && (b->seq = mem_try_alloc(rows * sizeof *b->seq)) &&
-            (b->q_start = mem_try_alloc((seqs + 1) * sizeof *b->q_start)) && (b->out = mem_try_alloc((size_t)s->out_max * sizeof *b->out));
+            (b->q_start = mem_try_alloc((seqs + 1) * sizeof *b->q_start)) &&
+            (b->out = mem_try_alloc((size_t)s->out_max * sizeof *b->out)) &&
+            (b->n_best = mem_try_alloc((size_t)s->out_max * sizeof *b->n_best));
   for (int k = 0; ok && k < BATCH_KINDS; k++)
     ok = (b->lo[k] = mem_try_alloc(rows * sizeof *b->lo[k])) && (b->hi[k] = mem_try_alloc(rows * sizeof *b->hi[k])) &&
          (b->page[k] = mem_try_alloc(MAX(1, seqs * (size_t)b->pages_max[k]) * sizeof *b->page[k]));
@@ -48,6 +50,7 @@ void batch_free(struct batch *b) {
   free(b->seq);
   free(b->q_start);
   free(b->out);
+  free(b->n_best);
   for (int k = 0; k < BATCH_KINDS; k++) {
     free(b->lo[k]);
     free(b->hi[k]);
@@ -78,14 +81,16 @@ static void add_row(struct batch *b, const struct kv *kv, const struct kv_stats 
 
 static void add_rows(struct batch *b, const struct kv *kv, const struct kv_stats *st, const struct sched_pick *p) {
   const struct request *r = p->r;
-  int first = r->n_computed;
+  int first = r->n_computed, n_best = request_n_best(r);
   CHECK(b->n_seqs < b->seqs_max && b->n_rows + p->n <= b->rows_max && b->n_out + p->n_out <= b->out_max);
   CHECK(p->n >= 1 && first + p->n <= r->n_tokens + r->n_forced + r->n_draft && p->n_out + p->n_late <= p->n);
   for (int i = 0; i < p->n; i++) {
     int row = b->n_rows + i, pos = first + i;
     add_row(b, kv, st, pos < r->n_tokens ? r->tokens[pos] : r->ahead[pos - r->n_tokens], pos, row);
     for (int k = 0; k < KV_KINDS; k++) b->slot[k][row] = st->n_pages[k] > 0 ? kv_slot(kv, &r->kv, k, pos) : 0;
-    if (i >= p->n - p->n_late - p->n_out && i < p->n - p->n_late) b->out[b->n_out++] = row;
+    if (i < p->n - p->n_late - p->n_out || i >= p->n - p->n_late) continue;
+    b->n_best[b->n_out] = n_best;
+    b->out[b->n_out++] = row;
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "compute/floor.h"
+#include "compute/shortlist.h"
 #include "engine/engine.h"
 
 void cygnet_error_set(struct cygnet_error *to, const struct err *from) {
@@ -95,6 +96,8 @@ void cygnet_info(const struct cygnet *c, struct cygnet_info *out) {
                               .plain_per_token = m->products_per_row.plain,
                               .plain_per_logits = m->products_per_out.plain,
                               .decode_bytes = m->decode_bytes,
+                              .shortlist_saves_bytes = m->shortlist_saves_bytes,
+                              .shortlist_rows = SHORTLIST_ROWS_MAX,
                               .load_ms = c->load_ms};
   set_media_info(c, out);
   if (c->mmproj) out->weight_bytes += weights_total_bytes(c->mmproj);

@@ -62,6 +62,7 @@ struct plan {
   int ctx_tokens;
   bool ctx_reduced;                /* the model's own limit did not fit */
   size_t token_bytes[BATCH_KINDS]; /* keys and values of one token, or row of a bank, in all layers of a kind */
+  size_t shortlist_bytes;          /* of weight_bytes: compute/shortlist.h */
   size_t weight_bytes;             /* in memory, as the chosen instruction set wants them; the drafter's, too */
   size_t drafter_bytes;            /* of those, the drafter's */
   size_t lookup_bytes;             /* beside that: pages of the file that looking up embeddings may touch; the system can take them back */

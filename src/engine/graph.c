@@ -90,6 +90,7 @@ static void pad(struct batch *b, int n_rows) {
     b->token[r] = b->pos[r] = 0;
     b->seq[r] = 0;
     b->out[r] = r;
+    if (b->n_best) b->n_best[r] = -1;
     if (b->soft) b->soft[r] = -1;
     for (int k = 0; k < BATCH_KINDS; k++)
       if (b->lo[k]) b->lo[k][r] = b->hi[k][r] = 0;

@@ -27,6 +27,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/workers.h"
+#include "compute/shortlist.h"
 #include "engine/engine.h"
 
 enum {
@@ -153,6 +154,7 @@ static int read_options(struct plan *p, const struct cygnet_options *o, const st
   struct sched_config *s = &p->sched;
   if (option_backend(p, o, e) || option_attn(o->attn, m, e) || look_at_device(p, e)) return -1;
   m->quiet = o->quiet != 0;
+  m->shortlist = !o->disable_shortlist;
   if (option_isa(o->isa, &m->isa, e) || option_kv_type(o->kv_type, p, e) || option_quant(o->quant, p, e)) return -1;
   if (option_int("threads", o->threads, 0, 1024, &m->n_threads, e)) return -1;
   if (option_int("page-size", o->page_tokens, m->device->is_near ? PLAN_PAGE_TOKENS : PLAN_PAGE_TOKENS_FAR, 256, &m->page_tokens, e))
@@ -187,9 +189,9 @@ static void read_media(struct plan *p, const struct cygnet_options *o, const str
 /* ---- sizes -------------------------------------------------------------------------------------------------------------------- */
 
 /* Bytes of one tensor in memory: n_matrices of the same size as the instruction set or the device wants them, in the type that they are
- * computed in. */
-static size_t matrix_bytes(const struct plan *p, const struct kern *kern, const struct weight_entry *f, enum dtype type,
-                           int64_t n_matrices) {
+ * computed in. *beside_bytes: those of a shortlist. */
+static size_t matrix_bytes(const struct plan *p, const struct kern *kern, const struct weight_entry *f, enum dtype type, int64_t n_matrices,
+                           size_t *beside_bytes) {
   int64_t rows = 1, cols = f->shape[f->n_dims - 1];
   const struct device_ops *ops = p->model.device;
   for (int d = 0; d + 1 < f->n_dims; d++) rows *= f->shape[d];
@@ -197,7 +199,9 @@ static size_t matrix_bytes(const struct plan *p, const struct kern *kern, const 
   if (rows < 1 || rows > INT32_MAX || cols < 1 || cols > INT32_MAX) return f->n_bytes;
   struct weight t = {.dtype = type, .from = type == f->dtype ? DTYPE_NONE : f->dtype, .rows = (int)rows, .cols = (int)cols};
   if (ops->weight_bytes) return (size_t)n_matrices * align_up(ops->weight_bytes(&p->device, &t), 64);
-  return gemm_supports(kern, type, (int)cols, NULL) ? (size_t)n_matrices * align_up(gemm_packed_bytes(kern, &t), 64) : f->n_bytes;
+  if (!gemm_supports(kern, type, (int)cols, NULL)) return f->n_bytes;
+  if (beside_bytes) *beside_bytes = shortlist_bytes(kern, &t);
+  return (size_t)n_matrices * align_up(gemm_packed_bytes(kern, &t), 64);
 }
 
 /* A table of which only rows are looked up: read where it is in the file, or held by the device. */
@@ -229,7 +233,7 @@ static size_t encoders_in_memory(const struct plan *p, const struct kern *kern, 
     struct weight_entry flat = f;
     flat.n_dims = 2;
     flat.shape[1] = n / MAX(f.shape[0], 1);
-    size_t here = matrix_bytes(p, kern, &flat, weights_type(f.gguf_name, f.dtype, flat.shape[1], p->model.quant), 1);
+    size_t here = matrix_bytes(p, kern, &flat, weights_type(f.gguf_name, f.dtype, flat.shape[1], p->model.quant), 1, NULL);
     n_bytes += here ? here : f.n_bytes;
   }
   return n_bytes;
@@ -238,9 +242,9 @@ static size_t encoders_in_memory(const struct plan *p, const struct kern *kern, 
 /* Matrices are packed, or quantised, or used where they are in the file; vectors are converted to float32. Tables of which only rows are looked up
  * take no memory of their own. */
 static size_t weights_in_memory(const struct plan *p, const struct kern *kern, const struct model_config *c, const struct weights *w,
-                                size_t *lookup_bytes) {
+                                size_t *lookup_bytes, size_t *shortlist_bytes) {
   size_t n_bytes = 0;
-  *lookup_bytes = 0;
+  *lookup_bytes = *shortlist_bytes = 0;
   for (size_t i = 0; i < weights_count(w); i++) {
     struct weight_entry f = weights_at(w, i);
     const char *name = f.gguf_name;
@@ -257,10 +261,11 @@ static size_t weights_in_memory(const struct plan *p, const struct kern *kern, c
     if (str_ends(str_c(name), "ffn_gate_inp.weight")) type = DTYPE_F32; /* routers */
     int64_t n = f.n_dims == 3 ? f.shape[0] : 1;                         /* experts; gate and up in one tensor are two each */
     if (str_ends(str_c(name), "gate_up_exps.weight")) n *= 2;
-    size_t here = matrix_bytes(p, kern, &f, type, n);
+    bool is_head = p->model.shortlist && !strcmp(name, c->tied_head ? "token_embd.weight" : "output.weight");
+    size_t here = matrix_bytes(p, kern, &f, type, n, is_head ? shortlist_bytes : NULL);
     n_bytes += here ? here : f.n_bytes;
   }
-  return n_bytes;
+  return n_bytes + *shortlist_bytes;
 }
 
 /* What sizing works with. */
@@ -504,8 +509,11 @@ int plan_make_beside(struct plan *p, const struct cygnet_options *o, const struc
     place_memory(z.workers, p->model.quiet);
     p->n_samplers = MIN(s->max_running, workers_count(z.workers));
     size_t ignored;
-    p->drafter_bytes = beside->drafter ? weights_in_memory(p, z.kern, beside->drafter, beside->drafter_weights, &ignored) : 0;
-    p->weight_bytes = weights_in_memory(p, z.kern, c, w, &p->lookup_bytes) + p->drafter_bytes;
+    p->drafter_bytes = beside->drafter
+                           ? weights_in_memory(p, z.kern, beside->drafter, beside->drafter_weights, &ignored, &p->shortlist_bytes)
+                           : 0;
+    p->drafter_bytes -= p->shortlist_bytes; /* it has none */
+    p->weight_bytes = weights_in_memory(p, z.kern, c, w, &p->lookup_bytes, &p->shortlist_bytes) + p->drafter_bytes;
     p->encoder_weight_bytes = encoders_in_memory(p, z.kern, beside->media_weights ? beside->media_weights : w, &p->lookup_bytes);
     p->weight_bytes += p->encoder_weight_bytes;
     for (int l = 0; l < z.n_layers; l++) {
@@ -543,6 +551,7 @@ void plan_print(const struct plan *p, const struct model_config *c, struct buf *
   long long full = (long long)m->n_pages[KV_FULL] * m->page_tokens, sliding = (long long)m->n_pages[KV_SLIDING] * m->page_tokens;
   buf_printf(out, "weights            %s", mem_human(p->weight_bytes, h[0]));
   if (p->drafter_bytes) buf_printf(out, ", %s of them the drafter's", mem_human(p->drafter_bytes, h[1]));
+  if (p->shortlist_bytes) buf_printf(out, ", %s of them to find the likeliest tokens sooner", mem_human(p->shortlist_bytes, h[1]));
   if (p->model.quant) buf_printf(out, "  (plain numbers become %s)", dtype_info(p->model.quant)->name);
   buf_printf(out, "\n");
   buf_printf(out, "keys and values    %s  (", mem_human(p->kv_bytes, h[0]));

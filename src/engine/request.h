@@ -194,6 +194,11 @@ static inline bool request_is_stop_id(const struct request *r, int32_t id) {
 static inline bool request_in_grammar(const struct request *r) {
   return r->grammar && (r->thoughts.kind == CYGNET_THOUGHTS_FREE || r->thoughts.over);
 }
+/* For struct batch: how many of the greatest logits of each of its next rows are looked at; 0: all. */
+static inline int request_n_best(const struct request *r) {
+  bool all = r->grammar || r->on_logits || (r->prompt_tokens && r->n_reported < r->n_prompt);
+  return all ? 0 : sample_n_best(&r->sampling);
+}
 /* Tokens whose keys and values it will need at most: the last one that is generated is never computed. */
 static inline int request_kv_tokens(const struct request *r) { return r->n_limit > r->n_prompt ? r->n_limit - 1 : r->n_prompt; }
 /* First prompt row whose logits are wanted for its own sake; n_prompt = none. A prompt token's log-probability comes from the row before. */

@@ -408,6 +408,15 @@ bool sample_bans(const struct sample_state *s, int32_t id) {
   return false;
 }
 
+int sample_n_best(const struct sample_state *s) {
+  const struct sample_params *p = &s->params;
+  bool greedy = p->temperature < TEMPERATURE_GREEDY || p->top_k == 1;
+  if (s->allowed || s->ids_max > 0 || p->n_bias > 0 || p->n_logprobs >= 0) return 0;
+  if (!greedy && (p->top_k == -1 || p->top_p < 1)) return 0; /* top-p is measured on all of them */
+  int n_banned = p->n_suppressed + (s->n_generated < p->min_tokens ? p->n_stop_ids : 0);
+  return (greedy ? 1 : p->top_k) + n_banned;
+}
+
 static void restore_logits(struct sample_scratch *sc, float *logits) {
   while (sc->n_edits > 0) {
     const struct sample_edit *undo = &sc->edits[--sc->n_edits];

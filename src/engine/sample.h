@@ -121,6 +121,8 @@ void sample_state_add(struct sample_state *s, int32_t token); /* after each toke
  * before return, after a failure too. */
 int sample_token(struct sample_scratch *sc, const struct sample_state *s, float *logits, uint64_t position, struct sample_result *out,
                  struct err *e);
+/* How many of the greatest logits sample_token looks at, whatever they are: fewer than those may be given to it, if the rest is -inf. 0: it needs all. */
+int sample_n_best(const struct sample_state *s);
 /* Whether the request's own wishes forbid id as its next token: logit_bias, suppressed, or an end before min_tokens. */
 bool sample_bans(const struct sample_state *s, int32_t id);
 /* Log-probability of a given token and the n_top best (rule 5), for prompts. id -1 = none, logprob is then 0. */

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "compute/gemm_quant.h"
+#include "compute/shortlist.h"
 
 const char *bind_name(char text[BIND_NAME_BYTES], int layer, const char *name) {
   snprintf(text, BIND_NAME_BYTES, strchr(name, '.') ? "blk.%d.%s" : "blk.%d.%s.weight", layer, name);
@@ -18,30 +19,39 @@ int bind_vector(struct model *m, struct weights *w, struct arena *arena, const s
   return weights_get_vector(w, v->name, v->n, *v->out, e);
 }
 
-static void describe(const struct model *m, const struct bind_matrix *x, const struct weight_view *v) {
+static void describe(const struct model *m, const struct bind_matrix *x, const struct weight_view *v, bool is_head) {
   *x->out = (struct weight){.dtype = v->dtype, .rows = x->rows, .cols = x->cols, .row_bytes = v->row_bytes, .source = v->data};
+  x->out->is_head = is_head && m->plan.shortlist;
   gemm_quant_mark(x->out, weights_type(x->name, v->dtype, x->cols, m->plan.quant));
 }
 
-int bind_view(struct model *m, const struct bind_matrix *x, const struct weight_view *v, struct err *e) {
-  describe(m, x, v);
+static int bind_as(struct model *m, const struct bind_matrix *x, const struct weight_view *v, bool is_head, struct err *e) {
+  describe(m, x, v, is_head);
   if (m->dev->ops->weight_bind(m->dev, x->out, 1, x->name, e)) return -1;
   m->weight_bytes += (size_t)v->rows * v->row_bytes;
-  m->packed_bytes += x->out->packed_bytes;
+  m->packed_bytes += x->out->packed_bytes + x->out->shortlist_bytes;
   return 0;
 }
 
-int bind_matrix(struct model *m, struct weights *w, const struct bind_matrix *x, struct err *e) {
+int bind_view(struct model *m, const struct bind_matrix *x, const struct weight_view *v, struct err *e) {
+  return bind_as(m, x, v, false, e);
+}
+
+static int bind_whole(struct model *m, struct weights *w, const struct bind_matrix *x, bool is_head, struct err *e) {
   struct weight_view v, whole;
-  if (shard_get(&m->shard, w, x->name, x->rows, x->cols, &v, &whole, e) || bind_view(m, x, &v, e)) return -1;
+  if (shard_get(&m->shard, w, x->name, x->rows, x->cols, &v, &whole, e) || bind_as(m, x, &v, is_head, e)) return -1;
   if (x->out->packed) weights_done_with(w, &whole);
   return 0;
 }
 
+int bind_matrix(struct model *m, struct weights *w, const struct bind_matrix *x, struct err *e) { return bind_whole(m, w, x, false, e); }
+
+int bind_head(struct model *m, struct weights *w, const struct bind_matrix *x, struct err *e) { return bind_whole(m, w, x, true, e); }
+
 int bind_table(struct model *m, struct weights *w, const struct bind_matrix *x, struct err *e) {
   struct weight_view v;
   if (weights_get(w, x->name, x->rows, x->cols, &v, e)) return -1;
-  describe(m, x, &v);
+  describe(m, x, &v, false);
   if (m->dev->ops->table_bind(m->dev, x->out, x->name, e)) return -1;
   m->weight_bytes += (size_t)v.rows * v.row_bytes;
   m->packed_bytes += x->out->packed_bytes;
@@ -72,9 +82,9 @@ int bind_layer_matrices(struct model *m, struct weights *w, int layer, const str
 
 int bind_embedding(struct model *m, struct weights *w, struct weight *embed, struct weight *head, struct err *e) {
   const struct model_config *c = &m->config;
-  if (bind_matrix(m, w, &(struct bind_matrix){"token_embd.weight", embed, c->vocab, c->hidden}, e)) return -1;
-  if (!weights_has(w, "output.weight")) return 0;
-  return bind_matrix(m, w, &(struct bind_matrix){"output.weight", head, c->vocab, c->hidden}, e);
+  const struct bind_matrix table = {"token_embd.weight", embed, c->vocab, c->hidden};
+  if (!weights_has(w, "output.weight")) return bind_head(m, w, &table, e);
+  return bind_matrix(m, w, &table, e) ? -1 : bind_head(m, w, &(struct bind_matrix){"output.weight", head, c->vocab, c->hidden}, e);
 }
 
 int bind_hold(struct model *m, const struct arena *vectors, struct err *e) {
@@ -92,6 +102,13 @@ void bind_count(struct model_products *products, size_t *bytes, const struct wei
   products->all += n;
   if (n > 0 && !dtype_info(w->dtype)->quantised) products->plain += n; /* a layer may lack the weight */
   *bytes += w->packed ? w->packed_bytes : (size_t)w->rows * w->row_bytes;
+}
+
+void bind_count_head(struct model *m, const struct weight *head) {
+  bind_count(&m->products_per_out, &m->decode_bytes, head);
+  if (!head->shortlist) return;
+  m->shortlist_bytes = head->shortlist_bytes;
+  m->shortlist_saves_bytes = head->packed_bytes - shortlist_read_bytes(head);
 }
 
 int bind_scratch(struct model *m, const struct bind_scratch *s, size_t n, struct err *e) {

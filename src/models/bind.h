@@ -30,6 +30,8 @@ const char *bind_name(char text[BIND_NAME_BYTES], int layer, const char *name);
 /* Names are whole names. Matrices are quantised as the plan wants it; packed ones give the file's pages back. */
 int bind_vector(struct model *m, struct weights *w, struct arena *arena, const struct bind_vector *v, struct err *e);
 int bind_matrix(struct model *m, struct weights *w, const struct bind_matrix *x, struct err *e);
+/* The same of the output matrix, for device_ops.head. */
+int bind_head(struct model *m, struct weights *w, const struct bind_matrix *x, struct err *e);
 /* The same of a matrix that was fetched; v->data must live as long as the model unless x->out->packed is set afterwards. */
 int bind_view(struct model *m, const struct bind_matrix *x, const struct weight_view *v, struct err *e);
 /* A matrix of which rows are only looked up (device_ops.table_bind). */
@@ -48,8 +50,9 @@ void bind_drop(struct model *m, struct arena *vectors);
 /* Sizes of the arena: bytes of a vector of n floats in it. */
 static inline size_t bind_vector_bytes(int n) { return align_up((size_t)n * sizeof(float), 64); }
 
-/* What a weight costs: products of one row of activations, bytes that a product reads. */
+/* What a weight costs: products of one row of activations, bytes that a product reads. bind_count_head: and what a shortlist saves of those. */
 void bind_count(struct model_products *products, size_t *bytes, const struct weight *w);
+void bind_count_head(struct model *m, const struct weight *head);
 
 int bind_scratch(struct model *m, const struct bind_scratch *s, size_t n, struct err *e);
 void bind_progress(const struct model *m, const struct weights *w, bool done);

@@ -113,7 +113,7 @@ static int gemma3_load(struct model *m, struct weights *w, struct err *e) {
   if (alloc_scratch(g, e)) return -1;
 
   if (bind_embedding(m, w, &g->embed, &g->head, e)) return -1;
-  bind_count(&m->products_per_out, &m->decode_bytes, g->head.rows ? &g->head : &g->embed);
+  bind_count_head(m, g->head.rows ? &g->head : &g->embed);
   if (bind_vector(m, w, &g->vectors, &(struct bind_vector){"output_norm.weight", &g->output_norm, c->hidden}, e)) return -1;
   for (int l = 0; l < c->n_layers; l++) {
     if (load_layer(g, w, l, e)) return -1;
@@ -216,8 +216,7 @@ static void gemma3_forward(struct model *m, const struct batch *b, struct tensor
   struct tensor x = part(g->x, b->n_out, c->hidden);
   d->rmsnorm(dev, &x, &h, g->output_norm, 1, eps);
   TAP(m, "final_norm", -1, &x);
-  d->linear(dev, 1, (const struct weight *[]){g->head.rows ? &g->head : &g->embed}, (struct tensor *[]){logits}, &x);
-  if (c->final_softcap > 0) d->softcap(dev, logits, logits, c->final_softcap);
+  d->head(dev, logits, g->head.rows ? &g->head : &g->embed, &x, c->final_softcap, b->n_best);
 }
 
 const struct model_ops model_gemma3_ops = {.family = FAMILY_GEMMA3,

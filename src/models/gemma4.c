@@ -353,7 +353,7 @@ static int gemma4_load(struct model *m, struct weights *w, struct err *e) {
     return err_set(e, ERR_UNSUPPORTED, "expected a layer that owns keys and values, all %d read another's", c->n_layers);
   if (alloc_vectors(g, e) || load_ropes(g, w, e) || alloc_scratch(g, e)) return -1;
   if (bind_embedding(m, w, &g->embed, &g->head, e)) return -1;
-  bind_count(&m->products_per_out, &m->decode_bytes, g->head.rows ? &g->head : &g->embed);
+  bind_count_head(m, g->head.rows ? &g->head : &g->embed);
   if (bind_vector(m, w, &g->vectors, &(struct bind_vector){"output_norm.weight", &g->output_norm, c->hidden}, e)) return -1;
   if (c->ple && load_ple(g, w, e)) return -1;
   for (int l = 0; l < c->n_layers; l++) {
@@ -582,8 +582,7 @@ static void gemma4_forward(struct model *m, const struct batch *b, struct tensor
   struct tensor x = part(g->x, b->n_out, c->hidden);
   d->rmsnorm(dev, &x, &h, g->output_norm, 1, eps);
   TAP(m, "final_norm", -1, &x);
-  d->linear(dev, 1, (const struct weight *[]){g->head.rows ? &g->head : &g->embed}, (struct tensor *[]){logits}, &x);
-  if (c->final_softcap > 0) d->softcap(dev, logits, logits, c->final_softcap);
+  d->head(dev, logits, g->head.rows ? &g->head : &g->embed, &x, c->final_softcap, b->n_best);
 }
 
 const struct model_ops model_gemma4_ops = {.family = FAMILY_GEMMA4,

@@ -196,8 +196,8 @@ static int mllama_load(struct model *m, struct weights *w, struct err *e) {
 
   const struct bind_matrix embed = {"token_embd.weight", &g->embed, c->vocab + PICTURE_ROWS, c->hidden};
   if (bind_table(m, w, &embed, e)) return -1;
-  if (bind_matrix(m, w, &(struct bind_matrix){"output.weight", &g->head, c->vocab, c->hidden}, e)) return -1;
-  bind_count(&m->products_per_out, &m->decode_bytes, &g->head);
+  if (bind_head(m, w, &(struct bind_matrix){"output.weight", &g->head, c->vocab, c->hidden}, e)) return -1;
+  bind_count_head(m, &g->head);
   if (bind_vector(m, w, &g->vectors, &(struct bind_vector){"output_norm.weight", &g->output_norm, c->hidden}, e)) return -1;
   for (int l = 0; l < c->n_layers; l++) {
     if (load_layer(g, w, l, e)) return -1;
@@ -347,7 +347,7 @@ static void mllama_forward(struct model *m, const struct batch *b, struct tensor
   struct tensor x = part(g->x, b->n_out, c->hidden);
   d->rmsnorm(dev, &x, &h, g->output_norm, 1, c->norm_eps);
   TAP(m, "final_norm", -1, &x);
-  d->linear(dev, 1, (const struct weight *[]){&g->head}, (struct tensor *[]){logits}, &x);
+  d->head(dev, logits, &g->head, &x, 0, b->n_best);
 }
 
 const struct model_ops model_mllama_ops = {.family = FAMILY_MLLAMA,

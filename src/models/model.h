@@ -34,8 +34,9 @@ struct model_plan { /* sizes decided by the engine before anything is loaded */
   enum dtype
       quant; /* DTYPE_NONE = as in the file; Q8_0, Q4_0: matrices of plain numbers are quantised while they are packed (weights_type) */
   const struct model_config
-      *drafter; /* its attention layers are numbered behind the model's own (drafter.h); NULL = none. Borrowed while opening */
-  bool quiet;   /* no progress on stderr while weights are packed */
+      *drafter;   /* its attention layers are numbered behind the model's own (drafter.h); NULL = none. Borrowed while opening */
+  bool shortlist; /* may be kept beside the output matrix (shortlist.h) */
+  bool quiet;     /* no progress on stderr while weights are packed */
 };
 
 /* Called for one row at a time: row is the batch's row, or for "final_norm" and "logits" the index into its `out`. */
@@ -78,6 +79,7 @@ struct model { /* a family's own struct begins with it */
   size_t weight_bytes, packed_bytes, scratch_bytes, kv_bytes;
   struct model_products products_per_row, products_per_out; /* for each row; for each row whose logits are wanted (the head) */
   size_t decode_bytes;                                      /* weights that one decoding step reads */
+  size_t shortlist_bytes, shortlist_saves_bytes;            /* what it takes, and what of decode_bytes it leaves unread (shortlist.h) */
   model_tap_fn tap;                                         /* NULL outside tests and `logits --hidden` */
   void *tap_ctx;
 };

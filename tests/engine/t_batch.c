@@ -109,7 +109,7 @@ static void init_fails_softly(void **state) {
     assert_int_equal(rc, failed ? -1 : 0);
     batch_free(&b);
     if (!failed) {
-      assert_int_equal(n, 18);
+      assert_int_equal(n, 19);
       return;
     }
     assert_int_equal(e.code, ERR_NO_MEMORY);

@@ -253,6 +253,47 @@ static void test_against_twin(void **unused) {
   assert_true(n_equal > 12000 && n_near < 20 && n_deep > 1000 && n_masked > 1000);
 }
 
+/* What sample_n_best asks for is enough: with all other logits at -inf the token is the same. */
+static void test_few_are_enough(void **unused) {
+  (void)unused;
+  uint64_t seed = 5;
+  int n_few = 0, n_all = 0;
+  for (int round = 0; round < 6000; round++) {
+    int vocab = test_rand_int(&seed, 0, 3) ? test_rand_int(&seed, 1, 200) : test_rand_int(&seed, 1, VOCAB_MAX);
+    float x[VOCAB_MAX], few[VOCAB_MAX];
+    random_logits(x, vocab, &seed);
+    struct case_lists lists;
+    struct sample_params p = random_params(&lists, vocab, &seed);
+    p.n_logprobs = -1, p.n_bias = 0, p.frequency_penalty = p.presence_penalty = 0, p.repetition_penalty = 1;
+    if (test_rand_int(&seed, 0, 3)) p.top_p = 1;
+    struct sample_state s;
+    struct sample_scratch sc;
+    open_state(&s, &p, vocab, lists.history, lists.n_history);
+    assert_int_equal(sample_scratch_init(&sc, vocab, NULL), 0);
+    int n_best = sample_n_best(&s);
+    bool greedy = p.temperature < 1e-6 || p.top_k == 1;
+    assert_int_equal(n_best > 0, greedy || (p.top_k != -1 && p.top_p >= 1));
+    static struct ranked r[VOCAB_MAX];
+    double sum;
+    int n = rank_all(x, vocab, 1, r, &sum);
+    for (int i = 0; i < vocab; i++) few[i] = -INFINITY;
+    for (int i = 0; i < (n_best ? MIN(n, n_best) : n); i++) few[r[i].id] = x[r[i].id];
+    for (int draw = 0; draw < 4; draw++) {
+      uint64_t position = test_rand(&seed);
+      struct sample_result from_all, from_few;
+      struct err e = {0}, f = {0};
+      int rc = guarded(&sc, &s, x, position, &from_all, &e), rc_few = guarded(&sc, &s, few, position, &from_few, &f);
+      assert_int_equal(rc, rc_few);
+      assert_int_equal(e.code, f.code);
+      assert_int_equal(from_all.id, from_few.id);
+      *(n_best ? &n_few : &n_all) += 1;
+    }
+    sample_scratch_free(&sc);
+    sample_state_free(&s);
+  }
+  assert_true(n_few > 4000 && n_all > 4000);
+}
+
 /* The level of this machine beside the portable one, to the bit; but for the sign of a maximum that is zero. */
 static void test_levels_agree(void **unused) {
   (void)unused;
@@ -748,11 +789,18 @@ static void test_memory_runs_out(void **unused) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_levels_agree),     cmocka_unit_test(test_against_twin),
-    cmocka_unit_test(test_large_vocabulary), cmocka_unit_test(test_depends_on_seed_and_position_alone),
-    cmocka_unit_test(test_frequencies),      cmocka_unit_test(test_edges_of_filters),
-    cmocka_unit_test(test_steps_by_hand),    cmocka_unit_test(test_logprobs),
-    cmocka_unit_test(test_bad_logits_fail),  cmocka_unit_test(test_parameters_are_checked),
-    cmocka_unit_test(test_counts),           cmocka_unit_test(test_memory_runs_out),
+    cmocka_unit_test(test_levels_agree),
+    cmocka_unit_test(test_against_twin),
+    cmocka_unit_test(test_few_are_enough),
+    cmocka_unit_test(test_large_vocabulary),
+    cmocka_unit_test(test_depends_on_seed_and_position_alone),
+    cmocka_unit_test(test_frequencies),
+    cmocka_unit_test(test_edges_of_filters),
+    cmocka_unit_test(test_steps_by_hand),
+    cmocka_unit_test(test_logprobs),
+    cmocka_unit_test(test_bad_logits_fail),
+    cmocka_unit_test(test_parameters_are_checked),
+    cmocka_unit_test(test_counts),
+    cmocka_unit_test(test_memory_runs_out),
 };
 TEST_MAIN(tests)

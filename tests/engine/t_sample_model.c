@@ -293,10 +293,60 @@ static void test_chat_is_resumed(void **state) {
   safetensors_close(&g);
 }
 
+/* What n users are told at once: likeliest tokens, a draw from the 20 likeliest, an answer that may not end yet, one from all of them. */
+static void replies_of(struct cygnet *c, const int32_t *ids, int n_users, struct reply *out) {
+  static const struct cygnet_sampling kinds[] = {
+      {0}, {.temperature = 1, .top_k = 20, .has_seed = 1, .seed = 7}, {.min_tokens = 20}, {.temperature = 1, .has_seed = 1, .seed = 3}};
+  struct cygnet_error e = {0};
+  struct cygnet_event ev;
+  memset(out, 0, (size_t)n_users * sizeof *out);
+  for (int i = 0; i < n_users; i++) {
+    struct cygnet_request r = {.prompt = ids + 5 * i, .n_prompt = 40, .max_tokens = 40, .user = &out[i]};
+    r.sampling = kinds[n_users == 1 ? 0 : n_users == 5 ? 2 * (i % 2) + i / 2 % 2 : i % 3];
+    if (!cygnet_submit(c, &r, &e)) fail_msg("%s", e.message);
+  }
+  while (cygnet_step(c))
+    while (cygnet_next_event(c, &ev)) {
+      struct reply *to = ev.user;
+      for (size_t i = 0; i < ev.n_tokens; i++) to->ids[to->n++] = ev.tokens[i].id;
+    }
+}
+
+/* With a shortlist beside the output matrix and without one, recorded steps and others, guesses and none. */
+static void test_shortlist_changes_nothing(void **state) {
+  (void)state;
+  if (!sample_model()) skip();
+  struct safetensors g;
+  struct err fe = {0};
+  if (safetensors_open(&g, test_path("golden/gemma3-270m/golden.safetensors"), &fe)) fail_msg("%s", fe.msg);
+  const int32_t *ids = find(&g, "code", "ids")->data;
+  struct reply first[3][8];
+  for (int road = 0; road < 4; road++) {
+    struct cygnet_options o = {.model = sample_model(), .ctx_tokens = 1024, .max_running = 8, .quiet = 1};
+    o.disable_shortlist = road == 0;
+    o.disable_graph = road == 2;
+    o.threads = road == 3 ? 1 : 0;
+    struct cygnet *c = cygnet_open(&o, NULL);
+    assert_non_null(c);
+    for (int i = 0; i < 3; i++) {
+      static const int n_users[] = {1, 3, 5};
+      struct reply now[8];
+      replies_of(c, ids, n_users[i], now);
+      if (road == 0) memcpy(first[i], now, sizeof now);
+      for (int k = 0; k < n_users[i]; k++) {
+        assert_true(now[k].n > 0);
+        assert_int_equal(now[k].n, first[i][k].n);
+        assert_memory_equal(now[k].ids, first[i][k].ids, sizeof now[k].ids);
+      }
+    }
+    cygnet_close(c);
+  }
+  safetensors_close(&g);
+}
+
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_fast_is_close),
-    cmocka_unit_test(test_reference_is_exact),
-    cmocka_unit_test(test_same_bits),
+    cmocka_unit_test(test_shortlist_changes_nothing), cmocka_unit_test(test_fast_is_close),
+    cmocka_unit_test(test_reference_is_exact),        cmocka_unit_test(test_same_bits),
     cmocka_unit_test(test_chat_is_resumed),
 };
 TEST_MAIN(tests)

@@ -337,6 +337,7 @@ const struct device_ops device_ascend_ops = {
     .rope_step = ascend_rope_step,
     .rope = ascend_rope,
     .softcap = ascend_softcap,
+    .head = ascend_head,
     .gather = ascend_gather,
     .argmax = ascend_argmax,
     .put_rows = ascend_put_rows,

@@ -139,6 +139,13 @@ void ascend_softcap(struct device *device, struct tensor *y, const struct tensor
   times(d, &out, &out, (double)cap);
 }
 
+/* All logits: nothing is left out. */
+void ascend_head(struct device *device, struct tensor *y, const struct weight *w, const struct tensor *x, float cap, const int32_t *n_best) {
+  (void)n_best;
+  ascend_linear(device, 1, &w, &y, x);
+  if (cap > 0) ascend_softcap(device, y, y, cap);
+}
+
 void ascend_activate(struct ascend *d, const struct tensor *y, const struct tensor *x, enum act act) {
   switch (act) {
   case ACT_GELU_TANH: ASCEND_LAUNCH(d, GeluV2, ascend_tensor(d, x), 1, ascend_tensor(d, y)); break;

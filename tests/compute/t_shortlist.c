@@ -1,0 +1,288 @@
+/* t_shortlist.c — the greatest logits without the others, held to all logits: what is there has the same bits, and what is missing could not have been
+ * among the greatest. The copy itself is held to what shortlist.h says of its bytes, read one number at a time.
+ *
+ * Thousands of small matrices: numbers of all sizes, wide columns, rows that are there twice, rows that are zero or not finite; rows of x that are zero or not
+ * finite; caps that make many logits equal.
+ */
+#include "test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/record.h"
+#include "compute/device.h"
+#include "compute/gemm_quant.h"
+#include "compute/shortlist.h"
+
+enum { ROWS = SHORTLIST_ROWS_MAX };
+/* Emulated instructions take thousands of times as long. */
+#ifdef CYGNET_SIMDE
+enum { WORLDS = 6, CALLS = 4, VOCAB_MOST = 200, VOCAB_LARGE = 400, REPLAYS = 4, COPIES = 2 };
+#else
+enum { WORLDS = 150, CALLS = 20, VOCAB_MOST = 5000, VOCAB_LARGE = 20000, REPLAYS = 60, COPIES = 20 };
+#endif
+
+static const struct kern *kernel(void) {
+  const struct kern *k;
+  for (int i = 0; (k = kern_variant(i)); i++)
+    if (k->shortlist) return k;
+  printf("  no variant here has a shortlist\n");
+  return NULL;
+}
+
+struct shape {
+  enum dtype type;
+  int vocab, cols;
+  float wide;    /* some columns are that much wider than the others */
+  bool repeated; /* rows come twice */
+  int n_zero, n_bad;
+};
+
+struct world {
+  struct device *d;
+  struct weight w; /* bound */
+  void *source;
+  struct tensor x, all, some; /* [ROWS, ...] */
+};
+
+static void new_source(struct world *w, const struct shape *s, uint64_t *rand) {
+  w->w = (struct weight){.dtype = s->type, .rows = s->vocab, .cols = s->cols, .is_head = true};
+  assert_true(dtype_row_bytes(s->type, (size_t)s->cols, &w->w.row_bytes));
+  w->w.source = w->source = xcalloc((size_t)s->vocab, w->w.row_bytes);
+  float *row = xcalloc((size_t)s->cols, sizeof *row), *width = xcalloc((size_t)s->cols, sizeof *width);
+  for (int c = 0; c < s->cols; c++) width[c] = test_rand_int(rand, 0, 9) ? 1 : s->wide;
+  for (int r = 0; r < s->vocab; r++) {
+    char *to = (char *)w->source + (size_t)r * w->w.row_bytes;
+    float size = 0.05f * (1 + (float)test_rand_int(rand, 0, 3));
+    for (int c = 0; c < s->cols; c++) row[c] = size * width[c] * test_rand_normal(rand);
+    if (r < s->n_zero) memset(row, 0, (size_t)s->cols * sizeof *row);
+    if (r >= s->n_zero && r < s->n_zero + s->n_bad) row[test_rand_int(rand, 0, s->cols - 1)] = s->type == DTYPE_BF16 ? INFINITY : 1e9f;
+    dtype_from_f32(s->type, row, to, (size_t)s->cols);
+    if (s->repeated && r % 2) memcpy(to, to - w->w.row_bytes, w->w.row_bytes);
+  }
+  free(row);
+  free(width);
+}
+
+static void world_open(struct world *w, const struct shape *s, int threads, uint64_t *rand) {
+  struct err e = {0};
+  struct device_config c = {.isa = kernel()->isa, .n_threads = threads, .rows_max = 2 * ROWS, .cols_max = s->cols};
+  if (!(w->d = device_cpu_ops.open(&c, &e))) fail_msg("%s", e.msg);
+  w->d->kern = kernel();
+  new_source(w, s, rand);
+  if (w->d->ops->weight_bind(w->d, &w->w, 1, "head", &e)) fail_msg("%s", e.msg);
+  assert_non_null(w->w.shortlist);
+  if (w->d->ops->alloc(w->d, &w->x, 2 * ROWS, s->cols, "test", &e) || w->d->ops->alloc(w->d, &w->all, 2 * ROWS, s->vocab, "test", &e) ||
+      w->d->ops->alloc(w->d, &w->some, 2 * ROWS, s->vocab, "test", &e))
+    fail_msg("%s", e.msg);
+}
+
+static void world_close(struct world *w) {
+  struct tensor *all[] = {&w->x, &w->all, &w->some};
+  for (size_t i = 0; i < ARRAY_LEN(all); i++) w->d->ops->free(w->d, all[i]);
+  w->d->ops->weight_free(w->d, &w->w, 1);
+  w->d->ops->close(w->d);
+  free(w->source);
+}
+
+/* One of few columns leads in some rows, as in real hidden states. */
+static void fill_x(struct world *w, int rows, uint64_t *rand) {
+  for (int r = 0; r < rows; r++) {
+    float *x = tensor_row(&w->x, r), size = exp2f((float)test_rand_int(rand, -12, 8));
+    for (int c = 0; c < w->x.cols; c++) x[c] = size * test_rand_normal(rand);
+    if (test_rand_int(rand, 0, 2) == 0) x[test_rand_int(rand, 0, w->x.cols - 1)] *= 30;
+    if (test_rand_int(rand, 0, 30) == 0) memset(x, 0, (size_t)w->x.cols * sizeof *x);
+    if (test_rand_int(rand, 0, 60) == 0) x[0] = test_rand_int(rand, 0, 1) ? NAN : INFINITY;
+    if (test_rand_int(rand, 0, 60) == 0) x[0] = 1e30f;
+  }
+}
+
+static int descending(const void *a, const void *b) {
+  float x = *(const float *)a, y = *(const float *)b;
+  return (x < y) - (x > y);
+}
+
+/* Number of logits that were left out. */
+static int check_row(const float *all, const float *some, int vocab, int n_best, bool all_wanted) {
+  float *sorted = xcalloc((size_t)vocab, sizeof *sorted);
+  memcpy(sorted, all, (size_t)vocab * sizeof *sorted);
+  bool has_nan = false;
+  for (int i = 0; i < vocab; i++) has_nan |= isnan(all[i]);
+  if (!has_nan) qsort(sorted, (size_t)vocab, sizeof *sorted, descending);
+  int n_missing = 0;
+  for (int i = 0; i < vocab; i++) {
+    if (memcmp(&all[i], &some[i], sizeof *all) == 0) continue;
+    n_missing++;
+    if (isnan(all[i])) fail_msg("logit %d is no number, found %g", i, (double)some[i]);
+    if (some[i] != -INFINITY) fail_msg("logit %d: expected %.9g, found %.9g", i, (double)all[i], (double)some[i]);
+    if (all_wanted) fail_msg("logit %d is missing where all are wanted", i);
+    if (!has_nan && all[i] >= sorted[MIN(n_best, vocab) - 1])
+      fail_msg("logit %d, %.9g, is among the %d greatest, the last of which is %.9g", i, (double)all[i], n_best,
+               (double)sorted[MIN(n_best, vocab) - 1]);
+  }
+  free(sorted);
+  return n_missing;
+}
+
+static int compare(struct world *w, int rows, float cap, const int32_t *n_best) {
+  struct tensor x = tensor_rows(w->x, rows), all = tensor_rows(w->all, rows), some = tensor_rows(w->some, rows);
+  memset(some.data, 0xff, (size_t)rows * some.row_bytes);
+  w->d->ops->head(w->d, &all, &w->w, &x, cap, NULL);
+  w->d->ops->head(w->d, &some, &w->w, &x, cap, n_best);
+  bool all_wanted = rows > ROWS;
+  for (int r = 0; r < rows; r++) all_wanted |= n_best[r] == 0;
+  int n_missing = 0;
+  for (int r = 0; r < rows; r++)
+    if (n_best[r] >= 0 || all_wanted) n_missing += check_row(tensor_row(&all, r), tensor_row(&some, r), w->w.rows, n_best[r], all_wanted);
+  return n_missing;
+}
+
+static void test_greatest(void **state) {
+  (void)state;
+  if (!kernel()) skip();
+  uint64_t rand = 11;
+  long n_missing = 0, n_all = 0;
+  for (int i = 0; i < WORLDS; i++) {
+    struct shape s = {.type = test_rand_int(&rand, 0, 2) ? DTYPE_Q8_0 : DTYPE_BF16,
+                      .vocab = test_rand_int(&rand, 1, i % 10 ? VOCAB_MOST / 7 : VOCAB_MOST),
+                      .cols = SHORTLIST_SEGMENT * test_rand_int(&rand, 2, 6),
+                      .wide = (float)test_rand_int(&rand, 1, 30),
+                      .repeated = test_rand_int(&rand, 0, 4) == 0,
+                      .n_zero = test_rand_int(&rand, 0, 5) ? 0 : 40,
+                      .n_bad = test_rand_int(&rand, 0, 9) ? 0 : 2};
+    struct world w;
+    world_open(&w, &s, 1 + i % 3, &rand);
+    for (int j = 0; j < CALLS; j++) {
+      static const float caps[] = {0, 0, 30, 1, 0.01f};
+      int rows = test_rand_int(&rand, 1, j == 0 ? 2 * ROWS : ROWS);
+      int32_t n_best[2 * ROWS];
+      for (int r = 0; r < rows; r++) n_best[r] = test_rand_int(&rand, 0, 2) ? 1 : test_rand_int(&rand, -1, SHORTLIST_BEST_MAX + 5);
+      fill_x(&w, rows, &rand);
+      n_missing += compare(&w, rows, caps[test_rand_int(&rand, 0, 4)], n_best);
+      n_all += (long)rows * s.vocab;
+    }
+    world_close(&w);
+  }
+  printf("  %ld of %ld logits left out\n", n_missing, n_all);
+}
+
+/* Where there is something to gain: one user, a large vocabulary. */
+static void test_most_is_left_out(void **state) {
+  (void)state;
+  if (!kernel()) skip();
+  uint64_t rand = 5;
+  struct shape s = {.type = DTYPE_Q8_0, .vocab = VOCAB_LARGE, .cols = 640, .wide = 8};
+  struct world w;
+  world_open(&w, &s, 2, &rand);
+  for (int c = 0; c < s.cols; c++) tensor_row(&w.x, 0)[c] = test_rand_normal(&rand);
+  int n_missing = compare(&w, 1, 0, (const int32_t[]){1});
+  printf("  %d of %d\n", n_missing, s.vocab);
+  assert_true(n_missing > s.vocab * 3 / 4);
+  world_close(&w);
+}
+
+/* A recorded product looks at x and at what is wanted when it is replayed. */
+static void test_recorded(void **state) {
+  (void)state;
+  if (!kernel()) skip();
+  uint64_t rand = 3;
+  struct err e = {0};
+  struct shape s = {.type = DTYPE_BF16, .vocab = VOCAB_MOST, .cols = 256, .wide = 4};
+  struct world w;
+  world_open(&w, &s, 2, &rand);
+  int32_t n_best[2] = {1, 0};
+  struct tensor x = tensor_rows(w.x, 2), all = tensor_rows(w.all, 2), some = tensor_rows(w.some, 2);
+  struct device_record *r = w.d->ops->record_new(w.d, 40, 40 * 256, &e);
+  assert_non_null(r);
+  fill_x(&w, 2, &rand);
+  w.d->ops->record_begin(w.d, r);
+  w.d->ops->head(w.d, &some, &w.w, &x, 30, n_best);
+  w.d->ops->record_end(w.d, r);
+  for (int i = 0; i < REPLAYS; i++) {
+    for (int k = 0; k < 2; k++) n_best[k] = test_rand_int(&rand, 0, 3);
+    fill_x(&w, 2, &rand);
+    w.d->ops->record_replay(w.d, r);
+    w.d->ops->head(w.d, &all, &w.w, &x, 30, NULL);
+    for (int k = 0; k < 2; k++) check_row(tensor_row(&all, k), tensor_row(&some, k), s.vocab, n_best[k], n_best[0] == 0 || n_best[1] == 0);
+  }
+  w.d->ops->record_delete(w.d, r);
+  world_close(&w);
+}
+
+/* --- the copy, byte by byte ------------------------------------------------------------------------------------------------- */
+
+static int code_of(const uint8_t *codes, int segment, int row, int column) {
+  int group = column / 4, i = row * 4 + column % 4;
+  if (segment == 0) return codes[group * 64 + i] - 128;
+  codes += SHORTLIST_FIRST_BYTES + (segment - 1) * SHORTLIST_BYTES;
+  int low = codes[group % 8 * 64 + i] >> (group < 8 ? 0 : 4) & 15, high = codes[512 + group / 8 * 64 + i] >> group % 8 & 1;
+  return low + 16 * high - 16;
+}
+
+static void test_copy(void **state) {
+  (void)state;
+  if (!kernel()) skip();
+  uint64_t rand = 9;
+  for (int i = 0; i < COPIES; i++) {
+    struct shape s = {.type = i % 2 ? DTYPE_BF16 : DTYPE_Q8_0, .vocab = 40, .cols = 64 * (2 + i % 5), .wide = 20, .n_zero = i % 3};
+    struct world w;
+    world_open(&w, &s, 1, &rand);
+    const struct shortlist *list = w.w.shortlist;
+    bool seen[64 * 6] = {false};
+    for (int c = 0; c < s.cols; c++) {
+      assert_in_range(list->order[c], 0, s.cols - 1);
+      assert_false(seen[list->order[c]]);
+      seen[list->order[c]] = true;
+    }
+    float *weights = xcalloc((size_t)s.cols, sizeof *weights);
+    for (int r = 0; r < s.vocab; r++) {
+      const uint8_t *p = list->panels + (size_t)(r / GEMM_PANEL) * list->panel_bytes;
+      const uint8_t *scales = p + SHORTLIST_ROW_BYTES, *codes = scales + shortlist_scales_bytes(list->n_segments);
+      float error[SHORTLIST_PARTS], norm[SHORTLIST_PARTS];
+      for (int part = 0; part < SHORTLIST_PARTS; part++) {
+        memcpy(&error[part], p + 64 * part + 4 * (r % GEMM_PANEL), 4);
+        memcpy(&norm[part], p + 64 * (SHORTLIST_PARTS + part) + 4 * (r % GEMM_PANEL), 4);
+      }
+      gemm_tiles_row(&w.w, r / GEMM_PANEL, r % GEMM_PANEL, weights);
+      double lost[SHORTLIST_PARTS] = {0}, all[SHORTLIST_PARTS] = {0}, kept[SHORTLIST_PARTS] = {0};
+      for (int c = 0; c < s.cols; c++) {
+        uint16_t scale;
+        memcpy(&scale, scales + 32 * (c / SHORTLIST_SEGMENT) + 2 * (r % GEMM_PANEL), 2);
+        double v = (double)bf16_to_f32(scale) * code_of(codes, c / SHORTLIST_SEGMENT, r % GEMM_PANEL, c % SHORTLIST_SEGMENT);
+        double weight = (double)weights[list->order[c]], left = weight - v;
+        int part = c >= SHORTLIST_SEGMENT;
+        lost[part] += left * left, all[part] += weight * weight, kept[part] += v * v;
+        assert_true(fabs(left) <= (double)bf16_to_f32(scale) * 0.5001); /* half a step */
+      }
+      for (int part = 0; part < SHORTLIST_PARTS; part++) {
+        assert_true(sqrt(lost[part]) <= (double)error[part] && (double)error[part] <= sqrt(lost[part]) * 1.01 + 1e-30);
+        assert_true(sqrt(all[part]) <= (double)norm[part] && sqrt(kept[part]) <= (double)norm[part]);
+      }
+    }
+    free(weights);
+    world_close(&w);
+  }
+}
+
+/* Only where it is worth its memory, and where there is a kernel. */
+static void test_where(void **state) {
+  (void)state;
+  const struct kern *k;
+  for (int i = 0; (k = kern_variant(i)); i++) {
+    bool has = k->shortlist != NULL;
+    assert_int_equal(shortlist_bytes(k, &(struct weight){.dtype = DTYPE_Q8_0, .rows = 1000, .cols = 640}) > 0, has);
+    assert_int_equal(shortlist_bytes(k, &(struct weight){.dtype = DTYPE_BF16, .rows = 17, .cols = 128}) > 0, has);
+    assert_int_equal(shortlist_bytes(k, &(struct weight){.dtype = DTYPE_Q4_0, .rows = 1000, .cols = 640}), 0);
+    assert_int_equal(shortlist_bytes(k, &(struct weight){.dtype = DTYPE_Q8_0, .rows = 1000, .cols = 96}), 0);
+    assert_int_equal(shortlist_bytes(k, &(struct weight){.dtype = DTYPE_F32, .rows = 1000, .cols = 640}), 0);
+  }
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_greatest), cmocka_unit_test(test_most_is_left_out), cmocka_unit_test(test_recorded), cmocka_unit_test(test_copy),
+    cmocka_unit_test(test_where),
+};
+
+TEST_MAIN(tests)
