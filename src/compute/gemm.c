@@ -349,40 +349,23 @@ static void gated_few(const struct call *c, const struct part *p, struct gemm_ti
 
 /* --- on tiles --------------------------------------------------------------------------------------------------------- */
 
-/* Where panel `panel` of rows from p->row on is in y, and how many columns it has there. */
-static float *y_of(const struct part *p, int panel) { return tensor_row(p->y, p->row) + panel * GEMM_PANEL; }
-static int cols_of(const struct part *p, int panel) { return MIN(GEMM_PANEL, p->w->rows - panel * GEMM_PANEL); }
-
-/* Sums that an earlier pass left in y. */
-static void take_up(const struct part *p, int panel, float (*acc)[GEMM_PANEL]) {
-  size_t n_bytes = (size_t)cols_of(p, panel) * sizeof(float);
-  for (int r = 0; r < p->n_rows; r++) memcpy(acc[r], tensor_row(p->y, p->row + r) + panel * GEMM_PANEL, n_bytes);
-}
-
-static void finish(const struct call *c, const struct part *p, const struct gemm_tiles_pair *pair, bool last, struct gemm_tiles *t) {
-  for (int i = 0; i < pair->n; i++) {
-    float factor[GEMM_PANEL];
-    for (int r = 0; r < GEMM_PANEL; r++) factor[r] = 1;
-    if (last) gemm_tiles_factor(pair, i, factor);
-    int panel = pair->of[i].panel;
-    c->kern->gemm->tiles->store(y_of(p, panel), p->y->row_bytes, (const float(*)[GEMM_PANEL])t->acc[i], p->n_rows, cols_of(p, panel),
-                                factor);
-  }
-}
-
-/* Passes over k outermost: x of one lies in the second-level cache while all panels go over it. Between passes sums are in y. */
+/* Passes over k outermost: x of one lies in the second-level cache while all panels go over it. */
 static void tiles_passes(const struct call *c, const struct part *p, struct gemm_tiles_x x, struct gemm_tiles *t) {
-  const int n_blocks = c->rows.tile_blocks;
+  const int n_blocks = c->rows.tile_blocks, n_steps = div_up(p->n_rows, GEMM_TILES_STEP);
   for (int from = 0, to; from < n_blocks; from = to) {
     to = MIN(from + c->pass_blocks, n_blocks);
+    gemm_tiles_sums *kept = t->kept;
     for (int panel = p->from; panel < p->to; panel += 2) {
       struct gemm_tiles_pair pair = {MIN(2, p->to - panel), {{p->w, panel}, {p->w, panel + 1}}};
-      for (int i = 0; i < (from > 0 ? pair.n : 0); i++) take_up(p, panel + i, t->acc[i]);
-      gemm_tiles_product(c->kern, &pair, x, from, to, t);
-      finish(c, p, &pair, to == n_blocks, t);
+      struct gemm_tiles_sink sink = {.out = gemm_tiles_out(p->y, p->row, panel * GEMM_PANEL, pair.n * GEMM_PANEL)};
+      gemm_tiles_product(c->kern, &pair, x, from, to, &sink, kept, t);
+      if (c->pass_blocks < n_blocks) kept += n_steps;
     }
   }
 }
+
+/* Panels of an item whose sums are kept from pass to pass. */
+static int kept_panels(const struct call *c) { return 2 * (GEMM_TILES_KEPT / (c->tile_rows / GEMM_TILES_STEP)); }
 
 static void tiles_part(const struct call *c, const struct part *p, struct gemm_tiles *t) {
   const struct gemm_tiles_kern *k = c->kern->gemm->tiles;
@@ -390,7 +373,8 @@ static void tiles_part(const struct call *c, const struct part *p, struct gemm_t
   struct gemm_tiles_x x = {r->tiles + gemm_tiles_x_at(r->x.rows, r->tile_blocks, p->row), r->x.rows, p->n_rows};
   k->begin(MIN(p->n_rows, GEMM_TILES_GROUP));
   if (c->gated) gemm_tiles_gated(c->kern, p->w, c->weights[1].w, p->from, p->to, x, c->act, p->y, p->row, t);
-  else if (p->n_rows <= GEMM_TILES_GROUP) gemm_tiles_few(c->kern, p->w, p->from, p->to, x, y_of(p, p->from), p->y->row_bytes);
+  else if (p->n_rows <= GEMM_TILES_GROUP)
+    gemm_tiles_few(c->kern, p->w, p->from, p->to, x, tensor_row(p->y, p->row) + p->from * GEMM_PANEL, p->y->row_bytes);
   else tiles_passes(c, p, x, t);
   k->end();
 }
@@ -448,10 +432,10 @@ static int tile_rows(const struct call *c) {
   return div_up(div_up(rows, div_up(rows, most)), group) * group; /* a tile starts with a group */
 }
 
-/* The same on tiles, and blocks of k per pass. What is gated must be complete after one. Few panels for many workers: fewer rows an item, so that each
- * still has panels for which x stays near. */
+/* The same on tiles, and blocks of k per pass. What is gated must be complete after one. Several passes: fewer rows, for that is fewer passes, and more
+ * panels for which x of one stays near. Few panels for many workers: fewer rows an item, so that each still has panels for which x stays near. */
 static void plan_tiles(struct call *c, int n_workers) {
-  enum { PAIR_ROWS = 2 * GEMM_TILES_GROUP, PANELS_WANTED = 16, ROWS_WANTED = 128 };
+  enum { PANELS_WANTED = 16, ROWS_WANTED = 128, ROWS_OF_PASSES = 256 };
   int rows = c->rows.x.rows, n_blocks = c->rows.tile_blocks, panels = 0, most = GEMM_TILES_ROWS;
   bool plain = false; /* among others: those parts are smaller */
   for (int i = 0; i < c->n_w; i++) {
@@ -459,10 +443,11 @@ static void plan_tiles(struct call *c, int n_workers) {
     plain |= !gemm_on_tiles(c->kern, c->weights[i].w->dtype);
   }
   if (plain) most = GEMM_TILE_ROWS;
-  if (c->gated) most = MAX(PAIR_ROWS, MIN(most, TILES_X_BYTES / (n_blocks * GEMM_TILES_X_BYTES) / PAIR_ROWS * PAIR_ROWS));
+  if (c->gated) most = MAX(GEMM_TILES_STEP, MIN(most, TILES_X_BYTES / (n_blocks * GEMM_TILES_X_BYTES) / GEMM_TILES_STEP * GEMM_TILES_STEP));
+  else if (most * n_blocks * GEMM_TILES_X_BYTES > TILES_X_BYTES) most = MIN(most, ROWS_OF_PASSES);
   while (most > ROWS_WANTED && panels * div_up(rows, most) < PANELS_WANTED * TILES_ITEMS_PER_WORKER * n_workers) most /= 2;
-  most = div_up(most, PAIR_ROWS) * PAIR_ROWS;
-  c->tile_rows = div_up(div_up(rows, div_up(rows, most)), PAIR_ROWS) * PAIR_ROWS;
+  most = div_up(most, GEMM_TILES_STEP) * GEMM_TILES_STEP;
+  c->tile_rows = div_up(div_up(rows, div_up(rows, most)), GEMM_TILES_STEP) * GEMM_TILES_STEP;
   int pass = TILES_X_BYTES / (MIN(rows, c->tile_rows) * GEMM_TILES_X_BYTES);
   if (c->gated || pass >= n_blocks) c->pass_blocks = n_blocks;
   else c->pass_blocks = (int)align_up((size_t)div_up(n_blocks, div_up(n_blocks, pass)), GEMM_RECORD_BLOCKS_MAX);
@@ -484,6 +469,7 @@ static int plan(struct call *c, int n_workers) {
     struct call_weight *cw = &c->weights[i];
     size_t panels = item_bytes / gemm_panel_bytes(cw->w->dtype, cols);
     cw->chunk = MAX(c->wide ? WIDE_PANELS_LEAST : 1, MIN((int)MIN(panels, (size_t)1 << 20), panels_of(cw->w)));
+    if (c->to_tiles && c->pass_blocks < c->rows.tile_blocks) cw->chunk = MIN(cw->chunk, kept_panels(c));
     if (c->to_tiles && !c->gated) cw->chunk += cw->chunk % 2; /* they go in pairs */
     cw->items_before = c->items_per_tile;
     c->items_per_tile += div_up(panels_of(cw->w), cw->chunk);

@@ -5,7 +5,8 @@
  * power of two. Per block, on one core of Emerald Rapids:
  *
  *   many rows   a range of two panels is expanded once, then two groups of 16 rows at a time are multiplied with it: each factor is loaded for two
- *               products, which take 16 cycles each; the whole comes to 42 - 56 for 512 rows
+ *               products, which take 16 cycles each. Weights stay in the first-level cache because x goes past it, x in the second because results
+ *               go past that, a few rows between two products
  *   up to 16    a block is expanded while the one before is multiplied; expanding is what takes the time: 46 cycles with 4 bits, 57 - 73 with more
  *
  * Expanding 32 numbers (16 rows, 2 k): look the code's value up in half precision, multiply with the scale (less the minimum), round to 8 bits, clear
@@ -43,7 +44,10 @@ static void begin(int n_rows) {
   tile_begin(&s);
 }
 
-static void end(void) { tile_end(); }
+static void end(void) {
+  tile_end();
+  _mm_sfence(); /* stores past the caches come in any order */
+}
 
 /* --- from packed codes to bf16 ---------------------------------------------------------------------------------------- */
 
@@ -237,12 +241,56 @@ static void expand_bf16(gemm_weight_tile *restrict to, const uint8_t *restrict p
   }
 }
 
-/* y = acc ⊙ factor. */
-static void store(float *restrict y, size_t y_bytes, const float (*acc)[GEMM_PANEL], int n_rows, int n_cols,
-                  const float factor[GEMM_PANEL]) {
+/* --- sums ------------------------------------------------------------------------------------------------------------- */
+
+static void scale(float (*sums)[GEMM_PANEL], int n_rows, const float factor[GEMM_PANEL]) {
+  vec f = vec_load(factor);
+  for (int r = 0; r < n_rows; r++) vec_store(sums[r], vec_mul(vec_load(sums[r]), f));
+}
+
+/* Results on their way to y, past the caches where they are whole lines. If lines were fetched to be written they would push x out of the second level,
+ * and a load of a tile waits for every store that has not found its line yet and has the same lower 12 bits of the address. */
+struct storing {
+  struct gemm_tiles_store left;
+  int row;
+  bool past;
+  vec factor[2];
+};
+
+static ALWAYS_INLINE struct storing storing(const struct gemm_tiles_store *s) {
+  struct storing t = {.left = *s, .row = 0, .factor = {vec_set1(1), vec_set1(1)}};
+  t.past = s->to.past && s->to.n_cols % GEMM_PANEL == 0 && ((size_t)s->to.y | s->to.y_bytes) % 64 == 0;
+  for (int i = 0; s->n_rows > 0 && s->factor && i * GEMM_PANEL < s->to.n_cols; i++) t.factor[i] = vec_load(s->factor[i]);
+  return t;
+}
+
+static ALWAYS_INLINE void store_vec(float *y, vec v, bool past, int n) {
+  if (past) vec_store_past(y, v);
+  else if (n >= GEMM_PANEL) vec_store(y, v);
+  else vec_store_n(y, v, n);
+}
+
+/* The next n rows. */
+static ALWAYS_INLINE void store_rows(struct storing *t, int n) {
+  for (float *y; n > 0 && t->left.n_rows > 0; n--, t->row++, t->left.n_rows--) {
+    y = t->left.to.y;
+    for (int i = 0, cols = t->left.to.n_cols; cols > 0; i++, y += GEMM_PANEL, cols -= GEMM_PANEL)
+      store_vec(y, vec_mul(vec_load((*t->left.sums)[i][t->row]), t->factor[i]), t->past, cols);
+    t->left.to.y = (float *)(void *)((char *)t->left.to.y + t->left.to.y_bytes);
+  }
+}
+
+static void store(const struct gemm_tiles_store *s) {
+  struct storing t = storing(s);
+  store_rows(&t, s->n_rows);
+}
+
+/* y = sums ⊙ factor. */
+static void store_few(float *restrict y, size_t y_bytes, const float (*sums)[GEMM_PANEL], int n_rows, int n_cols,
+                      const float factor[GEMM_PANEL]) {
   vec f = vec_load(factor);
   for (int r = 0; r < n_rows; r++, y = (float *)(void *)((char *)y + y_bytes)) {
-    vec v = vec_mul(vec_load(acc[r]), f);
+    vec v = vec_mul(vec_load(sums[r]), f);
     if (n_cols == GEMM_PANEL) vec_store(y, v);
     else vec_store_n(y, v, n_cols);
   }
@@ -286,7 +334,7 @@ static ALWAYS_INLINE void walk_finish(const struct walk *s, int panel) {
   const struct gemm_few *c = s->call;
   float factor[GEMM_PANEL];
   gemm_tail_factor(c->tails + panel, factor);
-  store(c->y + panel * GEMM_PANEL, c->y_bytes, s->sums, c->n_rows, MIN(GEMM_PANEL, c->n_cols - panel * GEMM_PANEL), factor);
+  store_few(c->y + panel * GEMM_PANEL, c->y_bytes, s->sums, c->n_rows, MIN(GEMM_PANEL, c->n_cols - panel * GEMM_PANEL), factor);
 }
 
 /* Before block b of a panel is expanded: what is due of the one before. */
@@ -356,46 +404,46 @@ static void few_bf16(const struct gemm_few *c) {
   walk_end(&s, c->n_panels);
 }
 
-/* All rows of one or two groups times a range of one or two panels. */
-static ALWAYS_INLINE void multiply_by(const int n_panels, const int n_groups, struct gemm_tiles *t, int n_blocks, const uint16_t *x,
-                                      size_t x_group, int row, bool first) {
-  const uint16_t *x1 = x + x_group;
+/* x goes past the first-level cache, or the weights would not stay there. */
+static ALWAYS_INLINE void multiply_by(const int n_panels, const int n_groups, const gemm_weight_tile (*w)[GEMM_TILES_BLOCKS],
+                                      const struct gemm_tiles_step *s) {
+  const uint16_t *x0 = s->x, *x1 = x0 + s->x_group;
+  struct storing before = storing(&s->before);
+  const int n_stored = div_up(s->before.n_rows, s->n_blocks);
   TILE_SEES_MEMORY();
 #define EACH_SUM(f)                                                                                                                        \
   f(T_C00, 0, 0);                                                                                                                          \
   if (n_panels > 1) f(T_C01, 1, 0);                                                                                                        \
   if (n_groups > 1) f(T_C10, 0, ROWS);                                                                                                     \
   if (n_panels > 1 && n_groups > 1) f(T_C11, 1, ROWS);
-#define ZERO(c, i, at) TILE_ZERO(c)
-#define LOAD(c, i, at) TILE_LOAD(c, t->acc[i][row + at], 64)
-#define SAVE(c, i, at) TILE_STORE(c, t->acc[i][row + at], 64)
-  if (first) {
-    EACH_SUM(ZERO)
-  } else {
+#define ZERO(c, i, row) TILE_ZERO(c)
+#define LOAD(c, i, row) TILE_LOAD_PAST(c, (*s->from)[i][row], 64)
+#define SAVE(c, i, row) TILE_STORE(c, (*s->to)[i][row], 64)
+  if (s->from) {
     EACH_SUM(LOAD)
+  } else {
+    EACH_SUM(ZERO)
   }
-  for (int b = 0; b < n_blocks; b++, x += ROWS * GEMM_BLOCK, x1 += ROWS * GEMM_BLOCK) {
-    TILE_LOAD(T_X0, x, 64);
-    TILE_LOAD(T_W0, t->w[0][b], 64);
-    if (n_panels > 1) TILE_LOAD(T_W1, t->w[1][b], 64);
-    if (n_groups > 1) TILE_LOAD(T_X1, x1, 64);
+  for (int b = 0; b < s->n_blocks; b++, x0 += ROWS * GEMM_BLOCK, x1 += ROWS * GEMM_BLOCK) {
+    TILE_LOAD_PAST(T_X0, x0, 64);
+    TILE_LOAD(T_W0, w[0][b], 64);
+    if (n_panels > 1) TILE_LOAD(T_W1, w[1][b], 64);
+    if (n_groups > 1) TILE_LOAD_PAST(T_X1, x1, 64);
     TILE_BF16(T_C00, T_X0, T_W0);
     if (n_panels > 1) TILE_BF16(T_C01, T_X0, T_W1);
     if (n_panels > 1 && n_groups > 1) TILE_BF16(T_C11, T_X1, T_W1);
     if (n_groups > 1) TILE_BF16(T_C10, T_X1, T_W0);
+    store_rows(&before, n_stored);
   }
   EACH_SUM(SAVE)
   TILE_SEES_MEMORY();
 }
 
-static void multiply(struct gemm_tiles *t, int n_panels, int n_blocks, const uint16_t *x, size_t x_group, int n_groups, bool first) {
-  for (int g = 0; g < n_groups; g += 2, x += 2 * x_group) {
-    int row = g * ROWS;
-    if (g + 1 < n_groups && n_panels > 1) multiply_by(2, 2, t, n_blocks, x, x_group, row, first);
-    else if (g + 1 < n_groups) multiply_by(1, 2, t, n_blocks, x, x_group, row, first);
-    else if (n_panels > 1) multiply_by(2, 1, t, n_blocks, x, 0, row, first);
-    else multiply_by(1, 1, t, n_blocks, x, 0, row, first);
-  }
+static void multiply(const gemm_weight_tile (*w)[GEMM_TILES_BLOCKS], const struct gemm_tiles_step *s) {
+  if (s->n_groups > 1 && s->n_panels > 1) multiply_by(2, 2, w, s);
+  else if (s->n_groups > 1) multiply_by(1, 2, w, s);
+  else if (s->n_panels > 1) multiply_by(2, 1, w, s);
+  else multiply_by(1, 1, w, s);
 }
 
 /* --- rows ------------------------------------------------------------------------------------------------------------- */
@@ -435,5 +483,6 @@ const struct gemm_tiles_kern gemm_amx_tiles = {
     .x_row = x_row,
     .multiply = multiply,
     .store = store,
+    .scale = scale,
     .types = {GEMM_QUANTISED(TYPE)[DTYPE_BF16] = {.expand = expand_bf16, .few = few_bf16}},
 };

@@ -44,10 +44,6 @@ void gemm_tail_make(const struct weight *w, int panel) {
   tails_of(w)[panel] = t;
 }
 
-void gemm_tiles_factor(const struct gemm_tiles_pair *pair, int i, float factor[GEMM_PANEL]) {
-  gemm_tail_factor(tails_of(pair->of[i].w) + pair->of[i].panel, factor);
-}
-
 /* --- products --------------------------------------------------------------------------------------------------------- */
 
 /* Blocks of k, whole records, that are expanded at once. */
@@ -66,28 +62,67 @@ static size_t block_offset(enum dtype t, int b) {
   return (size_t)(b / f->blocks) * (gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f));
 }
 
-void gemm_tiles_product(const struct kern *kern, const struct gemm_tiles_pair *pair, struct gemm_tiles_x x, int from, int to,
-                        struct gemm_tiles *t) {
-  const struct gemm_tiles_kern *k = kern->gemm->tiles;
-  int cols = pair->of[0].w->cols, n_blocks = div_up(cols, GEMM_BLOCK), range = range_of(pair, to - from);
-  for (int b = from; b < to; b += range) {
-    int n = MIN(range, to - b);
-    for (int i = 0; i < pair->n; i++) {
-      const struct weight *w = pair->of[i].w;
-      const uint8_t *p = gemm_panel_at(w, pair->of[i].panel) + block_offset(w->dtype, b);
-      k->types[w->dtype].expand(t->w[i], p, MIN(n * GEMM_BLOCK, cols - b * GEMM_BLOCK), tails_of(w)[pair->of[i].panel].exponent);
-    }
-    size_t step = GEMM_TILES_GROUP * GEMM_BLOCK;
-    k->multiply(t, pair->n, n, x.x + (size_t)b * step, (size_t)n_blocks * step, div_up(x.n_rows, GEMM_TILES_GROUP), b == 0);
+/* Blocks [b, b + n) of a pair's panels, whole records. */
+static void expand(const struct gemm_tiles_kern *k, const struct gemm_tiles_pair *pair, int b, int n, struct gemm_tiles *t) {
+  for (int i = 0; i < pair->n; i++) {
+    const struct weight *w = pair->of[i].w;
+    const uint8_t *p = gemm_panel_at(w, pair->of[i].panel) + block_offset(w->dtype, b);
+    k->types[w->dtype].expand(t->w[i], p, MIN(n * GEMM_BLOCK, w->cols - b * GEMM_BLOCK), tails_of(w)[pair->of[i].panel].exponent);
   }
 }
 
-void gemm_tiles_scale(const struct kern *k, const struct gemm_tiles_pair *pair, int n_rows, struct gemm_tiles *t) {
-  for (int i = 0; i < pair->n; i++) {
-    float factor[GEMM_PANEL];
-    gemm_tiles_factor(pair, i, factor);
-    k->gemm->tiles->store(t->acc[i][0], sizeof t->acc[i][0], (const float(*)[GEMM_PANEL])t->acc[i], n_rows, GEMM_PANEL, factor);
+struct gemm_tiles_out gemm_tiles_out(const struct tensor *y, int row, int col, int n_cols) {
+  return (struct gemm_tiles_out){
+      .y = tensor_row(y, row) + col,
+      .y_bytes = y->row_bytes,
+      .n_cols = MIN(n_cols, y->cols - col),
+      .past = (size_t)y->rows * y->row_bytes > (size_t)GEMM_TILES_NEAR_BYTES,
+  };
+}
+
+/* Sums of a step are complete. Returns what is stored while the next one is multiplied. */
+static struct gemm_tiles_store give(const struct gemm_tiles_kern *k, const struct gemm_tiles_sink *sink, int n_panels, int row, int n_rows,
+                                    float factor[2][GEMM_PANEL], gemm_tiles_sums *sums) {
+  struct gemm_tiles_store s = {sink->out, n_rows, (const gemm_tiles_sums *)sums, (const float(*)[GEMM_PANEL])factor};
+  if (sink->give) {
+    for (int i = 0; i < n_panels; i++) k->scale((*sums)[i], n_rows, factor[i]);
+    sink->give(sink->ctx, row, n_rows, *sums);
+    s.factor = NULL;
   }
+  if (s.to.y) s.to.y += (size_t)row * (s.to.y_bytes / sizeof *s.to.y);
+  else s.n_rows = 0;
+  return s;
+}
+
+void gemm_tiles_product(const struct kern *kern, const struct gemm_tiles_pair *pair, struct gemm_tiles_x x, int from, int to,
+                        const struct gemm_tiles_sink *sink, gemm_tiles_sums *kept, struct gemm_tiles *t) {
+  const struct gemm_tiles_kern *k = kern->gemm->tiles;
+  const int n_blocks = div_up(pair->of[0].w->cols, GEMM_BLOCK), range = range_of(pair, to - from);
+  const size_t block = GEMM_TILES_GROUP * GEMM_BLOCK, group = (size_t)n_blocks * block;
+  struct gemm_tiles_store before = {.n_rows = 0};
+  float factor[2][GEMM_PANEL];
+  for (int i = 0; i < pair->n; i++) gemm_tail_factor(tails_of(pair->of[i].w) + pair->of[i].panel, factor[i]);
+  for (int b = from, n; b < to; b += n) {
+    n = MIN(range, to - b);
+    expand(k, pair, b, n, t);
+    for (int row = 0, i = 0; row < x.n_rows; row += GEMM_TILES_STEP, i++) {
+      const bool last = b + n == n_blocks;
+      const int n_rows = MIN(GEMM_TILES_STEP, x.n_rows - row);
+      struct gemm_tiles_step step = {
+          .n_panels = pair->n,
+          .n_blocks = n,
+          .n_groups = div_up(n_rows, GEMM_TILES_GROUP),
+          .x = x.x + (size_t)(row / GEMM_TILES_GROUP) * group + (size_t)b * block,
+          .x_group = group,
+          .from = b > 0 ? (const gemm_tiles_sums *)&kept[i] : NULL,
+          .to = last ? &t->done[i % 2] : &kept[i],
+          .before = before,
+      };
+      k->multiply((const gemm_weight_tile(*)[GEMM_TILES_BLOCKS])t->w, &step);
+      if (last) before = give(k, sink, pair->n, row, n_rows, factor, step.to);
+    }
+  }
+  k->store(&before);
 }
 
 void gemm_tiles_few(const struct kern *k, const struct weight *w, int from, int to, struct gemm_tiles_x x, float *y, size_t y_bytes) {
@@ -107,23 +142,45 @@ void gemm_tiles_few(const struct kern *k, const struct weight *w, int from, int 
   k->gemm->tiles->types[w->dtype].few(&c);
 }
 
-/* Both products of a run of panels, or of one panel, are in t->acc before they are gated. */
+/* --- gated ------------------------------------------------------------------------------------------------------------ */
+
+struct gated {
+  const struct kern *k;
+  enum act act;
+};
+
+static void give_gated(const void *ctx, int row, int n_rows, gemm_tiles_sums sums) {
+  const struct gated *c = ctx;
+  (void)row;
+  c->k->gated(sums[0][0], sums[0][0], sums[1][0], c->act, n_rows * GEMM_PANEL);
+}
+
+/* A panel of each at a time. */
+static void gated_many(const struct kern *k, const struct weight *gate, const struct weight *up, int from, int to, struct gemm_tiles_x x,
+                       enum act act, const struct tensor *y, int row, struct gemm_tiles *t) {
+  const struct gated c = {k, act};
+  for (int panel = from; panel < to; panel++) {
+    struct gemm_tiles_pair pair = {2, {{gate, panel}, {up, panel}}};
+    struct gemm_tiles_sink sink = {give_gated, &c, gemm_tiles_out(y, row, panel * GEMM_PANEL, GEMM_PANEL)};
+    gemm_tiles_product(k, &pair, x, 0, div_up(gate->cols, GEMM_BLOCK), &sink, t->kept, t);
+  }
+}
+
+/* Both products of a run of panels are there before they are gated. */
+static void gated_few(const struct kern *k, const struct weight *gate, const struct weight *up, int from, int to, struct gemm_tiles_x x,
+                      enum act act, const struct tensor *y, int row, struct gemm_tiles *t) {
+  for (int end; from < to; from = end) {
+    end = MIN(from + GEMM_TILES_RUN, to);
+    gemm_tiles_few(k, gate, from, end, x, t->run[0][0], sizeof t->run[0][0]);
+    gemm_tiles_few(k, up, from, end, x, t->run[1][0], sizeof t->run[1][0]);
+    int n_cols = MIN(end * GEMM_PANEL, gate->rows) - from * GEMM_PANEL;
+    for (int r = 0; r < x.n_rows; r++) k->gated(tensor_row(y, row + r) + from * GEMM_PANEL, t->run[0][r], t->run[1][r], act, n_cols);
+  }
+}
+
 void gemm_tiles_gated(const struct kern *k, const struct weight *gate, const struct weight *up, int from, int to, struct gemm_tiles_x x,
                       enum act act, const struct tensor *y, int row, struct gemm_tiles *t) {
-  const bool few = x.n_rows <= GEMM_TILES_GROUP;
-  const int run = few ? GEMM_TILES_RUN : 1;
-  for (int end; from < to; from = end) {
-    end = MIN(from + run, to);
-    struct gemm_tiles_pair pair = {2, {{gate, from}, {up, from}}};
-    for (int i = 0; few && i < 2; i++) gemm_tiles_few(k, pair.of[i].w, from, end, x, t->acc[i][0], (size_t)run * sizeof t->acc[i][0]);
-    if (!few) {
-      gemm_tiles_product(k, &pair, x, 0, div_up(gate->cols, GEMM_BLOCK), t);
-      gemm_tiles_scale(k, &pair, x.n_rows, t);
-    }
-    int n_cols = MIN(end * GEMM_PANEL, gate->rows) - from * GEMM_PANEL;
-    for (int r = 0; r < x.n_rows; r++)
-      k->gated(tensor_row(y, row + r) + from * GEMM_PANEL, t->acc[0][r * run], t->acc[1][r * run], act, n_cols);
-  }
+  (x.n_rows <= GEMM_TILES_GROUP ? gated_few : gated_many)(k, gate, up, from, to, x, act, y, row, t);
 }
 
 void gemm_tiles_panel(const struct kern *k, const struct weight *w, int panel, gemm_weight_tile *to, float factor[GEMM_PANEL]) {

@@ -24,10 +24,13 @@
 #include "compute/gemm_kern.h"
 
 enum {
-  GEMM_TILES_GROUP = 16,   /* rows of x in a tile */
-  GEMM_TILES_BLOCKS = 18,  /* of a panel that are expanded at once: two panels' are 36 KiB and stay in a first-level cache of 48 */
-  GEMM_TILES_ROWS = 512,   /* of x per product at most */
-  GEMM_TILES_X_BYTES = 64, /* of x per row and block */
+  GEMM_TILES_GROUP = 16,            /* rows of x in a tile */
+  GEMM_TILES_STEP = 32,             /* rows of x that are multiplied together: two groups */
+  GEMM_TILES_BLOCKS = 20,           /* of a panel that are expanded at once: two panels' are 40 KiB and stay in a first-level cache of 48 */
+  GEMM_TILES_ROWS = 512,            /* of x per product at most */
+  GEMM_TILES_KEPT = 128,            /* steps whose sums a worker keeps: 512 KiB */
+  GEMM_TILES_X_BYTES = 64,          /* of x per row and block */
+  GEMM_TILES_NEAR_BYTES = 512 << 10 /* of results, which are found in a second-level cache beside x */
 };
 /* Powers of two: what x is multiplied with, and what a half's bits lose when they are read as bf16. */
 enum { GEMM_TILES_X_BITS = 96, GEMM_TILES_HALF_BITS = 112 };
@@ -35,10 +38,17 @@ enum { GEMM_TILES_X_BITS = 96, GEMM_TILES_HALF_BITS = 112 };
 
 typedef uint16_t gemm_weight_tile[16][2 * GEMM_PANEL];
 
-/* One per worker. acc: sums of rows of x times panels, without their power of two. */
+/* Sums of a step's rows times two panels. */
+typedef float gemm_tiles_sums[2][GEMM_TILES_STEP][GEMM_PANEL];
+
+/* One per worker. */
 struct gemm_tiles {
   _Alignas(64) gemm_weight_tile w[2][GEMM_TILES_BLOCKS];
-  float acc[2][GEMM_TILES_ROWS][GEMM_PANEL];
+  gemm_tiles_sums done[2]; /* of a step, and of the one before, which are being stored */
+  union {
+    gemm_tiles_sums kept[GEMM_TILES_KEPT];           /* until the next range of k, or the next pass over it */
+    float run[2][GEMM_TILES_GROUP][GEMM_TILES_ROWS]; /* results of few rows, for GEMM_TILES_RUN panels of two weights */
+  };
 };
 
 /* What follows the panels of a packed weight: one for each. */
@@ -60,16 +70,43 @@ struct gemm_few {
   int n_rows, n_cols;
 };
 
+/* Where results go: rows of n_cols, one panel's or two's. */
+struct gemm_tiles_out {
+  float *y;
+  size_t y_bytes;
+  int n_cols;
+  bool past; /* the caches, which have no room for all of them */
+};
+
+/* The first n_rows rows: sums ⊙ factor. */
+struct gemm_tiles_store {
+  struct gemm_tiles_out to;
+  int n_rows;
+  const gemm_tiles_sums *sums;
+  const float (*factor)[GEMM_PANEL]; /* of each panel. NULL: 1 */
+};
+
+/* Up to GEMM_TILES_STEP rows, a group or two, times a range of one or two panels. */
+struct gemm_tiles_step {
+  int n_panels, n_blocks, n_groups;
+  const uint16_t *x; /* from a block on, groups x_group numbers apart */
+  size_t x_group;
+  const gemm_tiles_sums *from; /* NULL: zero */
+  gemm_tiles_sums *to;
+  struct gemm_tiles_store before; /* results of the step before, if any: stored row by row between products */
+};
+
 struct gemm_tiles_kern {
-  /* What a thread does before and after; n_rows <= 16: of x in each tile. */
+  /* What a thread does before and after; n_rows <= 16: of x in each tile. Others see what was stored after `end`. */
   void (*begin)(int n_rows);
   void (*end)(void);
   /* n numbers to bf16, each block `step` numbers after the one before; the last one is padded with zeros. */
   void (*x_row)(uint16_t *restrict to, size_t step, const float *restrict x, int n);
-  /* acc[i] of n_groups groups (+)= x · w[i], i < n_panels <= 2; x from a block on, groups x_group numbers apart. After begin(16). */
-  void (*multiply)(struct gemm_tiles *t, int n_panels, int n_blocks, const uint16_t *x, size_t x_group, int n_groups, bool first);
-  /* y[n_rows][n_cols <= 16] = acc ⊙ factor; y may be acc. */
-  void (*store)(float *y, size_t y_bytes, const float (*acc)[GEMM_PANEL], int n_rows, int n_cols, const float factor[GEMM_PANEL]);
+  /* to[i] = from[i] + x · w[i], i < n_panels; and s->before. After begin(16). */
+  void (*multiply)(const gemm_weight_tile (*w)[GEMM_TILES_BLOCKS], const struct gemm_tiles_step *s);
+  void (*store)(const struct gemm_tiles_store *s);
+  /* sums[n_rows] ⊙= factor */
+  void (*scale)(float (*sums)[GEMM_PANEL], int n_rows, const float factor[GEMM_PANEL]);
   struct gemm_tiles_type_kern { /* NULL: the type is not multiplied this way */
     /* n columns of a panel (whole records, but for the last ones of BF16) from p on. */
     void (*expand)(gemm_weight_tile *restrict to, const uint8_t *restrict p, int n, int exponent);
@@ -115,18 +152,25 @@ struct gemm_tiles_x {
   int x_rows, n_rows;
 };
 
+/* What becomes of complete sums, step by step while they are near. */
+struct gemm_tiles_sink {
+  /* First, of rows [row, row + n_rows) of x: sums, times their powers of two. NULL: nothing. */
+  void (*give)(const void *ctx, int row, int n_rows, gemm_tiles_sums sums);
+  const void *ctx;
+  struct gemm_tiles_out out; /* then, from the first row of x on. y NULL: nowhere */
+};
+struct gemm_tiles_out gemm_tiles_out(const struct tensor *y, int row, int col, int n_cols);
+
 /* All of these between begin and end of MIN(n_rows, 16) rows.
  *
- * More rows than 16: t->acc[i] (+)= x · pair.of[i], over blocks [from, to) of k; from 0 begins anew, from is a multiple of GEMM_RECORD_BLOCKS_MAX. */
+ * More rows than 16: x · pair.of[i] over blocks [from, to) of k; from is a multiple of GEMM_RECORD_BLOCKS_MAX. kept[rows in steps] has the sums over
+ * the blocks before from, and afterwards those over all before to; when that was the last, they went to the sink. */
 void gemm_tiles_product(const struct kern *k, const struct gemm_tiles_pair *pair, struct gemm_tiles_x x, int from, int to,
-                        struct gemm_tiles *t);
-/* The powers of two that are missing for pair.of[i]; and all acc times theirs. */
-void gemm_tiles_factor(const struct gemm_tiles_pair *pair, int i, float factor[GEMM_PANEL]);
-void gemm_tiles_scale(const struct kern *k, const struct gemm_tiles_pair *pair, int n_rows, struct gemm_tiles *t);
+                        const struct gemm_tiles_sink *sink, gemm_tiles_sums *kept, struct gemm_tiles *t);
 
 /* Up to 16 rows: y = x · panels [from, to) of w, complete. Column 0 of y is the first panel's. */
 void gemm_tiles_few(const struct kern *k, const struct weight *w, int from, int to, struct gemm_tiles_x x, float *y, size_t y_bytes);
-/* Panels that its results fit t->acc[i] for, as [16 rows][columns]. */
+/* Panels that its results fit t->run[i] for. */
 enum { GEMM_TILES_RUN = GEMM_TILES_ROWS / GEMM_TILES_GROUP };
 
 /* Any rows: gate's product gated by up's, to rows from `row` on of y and the columns that panels [from, to) are. */

@@ -387,19 +387,30 @@ static void down_few(const struct call *c, const struct weight *w, struct gemm_t
                      struct gemm_tiles *t) {
   for (int end; from < to; from = end) {
     end = MIN(from + GEMM_TILES_RUN, to);
-    gemm_tiles_few(c->kern, w, from, end, x, t->acc[0][0], sizeof t->acc[0] / GEMM_TILES_GROUP);
-    add_panels(c, place, x.n_rows, from, end, (const float(*)[GEMM_PANEL])t->acc[0], GEMM_TILES_RUN);
+    gemm_tiles_few(c->kern, w, from, end, x, t->run[0][0], sizeof t->run[0][0]);
+    add_panels(c, place, x.n_rows, from, end, (const float(*)[GEMM_PANEL])t->run[0], GEMM_TILES_RUN);
   }
+}
+
+struct down {
+  const struct call *c;
+  int place, panel, n_panels;
+};
+
+static void give_down(const void *ctx, int row, int n_rows, gemm_tiles_sums sums) {
+  const struct down *d = ctx;
+  for (int i = 0; i < d->n_panels; i++)
+    add_panels(d->c, d->place + row, n_rows, d->panel + i, d->panel + i + 1, (const float(*)[GEMM_PANEL])sums[i], 1);
 }
 
 static void down_many(const struct call *c, const struct weight *w, struct gemm_tiles_x x, int place, int from, int to,
                       struct gemm_tiles *t) {
   for (int panel = from; panel < to; panel += 2) {
     struct gemm_tiles_pair pair = {MIN(2, to - panel), {{w, panel}, {w, panel + 1}}};
+    struct down d = {c, place, panel, pair.n};
+    struct gemm_tiles_sink sink = {.give = give_down, .ctx = &d};
     for (int i = 0; i < pair.n; i++) fetch_outputs(c, place, x.n_rows, panel + i);
-    gemm_tiles_product(c->kern, &pair, x, 0, div_up(w->cols, GEMM_BLOCK), t);
-    gemm_tiles_scale(c->kern, &pair, x.n_rows, t);
-    for (int i = 0; i < pair.n; i++) add_panels(c, place, x.n_rows, panel + i, panel + i + 1, (const float(*)[GEMM_PANEL])t->acc[i], 1);
+    gemm_tiles_product(c->kern, &pair, x, 0, div_up(w->cols, GEMM_BLOCK), &sink, t->kept, t);
   }
 }
 

@@ -91,30 +91,33 @@ static inline void tile_bf16_(int c, int a, int b) {
       memcpy(tiles_.data[c][r] + 4 * j, &sum, 4);
     }
 }
-#define TILE_ZERO(t)             tile_zero_(t)
-#define TILE_LOAD(t, p, stride)  tile_load_(t, p, stride)
-#define TILE_STORE(t, p, stride) tile_store_(t, p, stride)
-#define TILE_CODES(c, a, b)      tile_codes_(c, a, b, false)
-#define TILE_SIGNED(c, a, b)     tile_codes_(c, a, b, true)
-#define TILE_BF16(c, a, b)       tile_bf16_(c, a, b)
+#define TILE_ZERO(t)                 tile_zero_(t)
+#define TILE_LOAD(t, p, stride)      tile_load_(t, p, stride)
+#define TILE_LOAD_PAST(t, p, stride) tile_load_(t, p, stride)
+#define TILE_STORE(t, p, stride)     tile_store_(t, p, stride)
+#define TILE_CODES(c, a, b)          tile_codes_(c, a, b, false)
+#define TILE_SIGNED(c, a, b)         tile_codes_(c, a, b, true)
+#define TILE_BF16(c, a, b)           tile_bf16_(c, a, b)
 #define TILE_SEES_MEMORY()
 #else
 #include <immintrin.h>
 
 /* Loads of tiles do not tell the compiler what memory they read: what was written before must be there. */
-#define TILE_SEES_MEMORY()       __asm__ volatile("" ::: "memory")
+#define TILE_SEES_MEMORY()           __asm__ volatile("" ::: "memory")
 
 static inline void tile_begin(const struct tile_shapes *s) {
   TILE_SEES_MEMORY();
   _tile_loadconfig(s);
 }
 static inline void tile_end(void) { _tile_release(); }
-#define TILE_ZERO(t)             _tile_zero(t)
-#define TILE_LOAD(t, p, stride)  _tile_loadd(t, p, stride)
-#define TILE_STORE(t, p, stride) _tile_stored(t, p, stride)
-#define TILE_CODES(c, a, b)      _tile_dpbusd(c, a, b)
-#define TILE_SIGNED(c, a, b)     _tile_dpbsud(c, a, b)
-#define TILE_BF16(c, a, b)       _tile_dpbf16ps(c, a, b)
+#define TILE_ZERO(t)                 _tile_zero(t)
+#define TILE_LOAD(t, p, stride)      _tile_loadd(t, p, stride)
+/* Of what will not be wanted again soon: it takes no place in the first-level cache. */
+#define TILE_LOAD_PAST(t, p, stride) _tile_stream_loadd(t, p, stride)
+#define TILE_STORE(t, p, stride)     _tile_stored(t, p, stride)
+#define TILE_CODES(c, a, b)          _tile_dpbusd(c, a, b)
+#define TILE_SIGNED(c, a, b)         _tile_dpbsud(c, a, b)
+#define TILE_BF16(c, a, b)           _tile_dpbf16ps(c, a, b)
 #endif
 
 #endif

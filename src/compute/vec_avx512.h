@@ -28,6 +28,14 @@ static ALWAYS_INLINE vec vec_zero(void) { return _mm512_setzero_ps(); }
 static ALWAYS_INLINE vec vec_set1(float x) { return _mm512_set1_ps(x); }
 static ALWAYS_INLINE vec vec_load(const float *p) { return _mm512_loadu_ps(p); }
 static ALWAYS_INLINE void vec_store(float *p, vec a) { _mm512_storeu_ps(p, a); }
+/* Past the caches, to a whole line; other threads may see it after _mm_sfence. */
+static ALWAYS_INLINE void vec_store_past(float *p, vec a) {
+#ifdef CYGNET_SIMDE
+  vec_store(p, a);
+#else
+  _mm512_stream_ps(p, a);
+#endif
+}
 
 #ifdef CYGNET_SIMDE
 static ALWAYS_INLINE vec vec_join(__m256 lo, __m256 hi) {

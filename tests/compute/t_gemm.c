@@ -362,6 +362,38 @@ static void test_many(void **state) {
   workers_delete(workers);
 }
 
+/* So wide that k is gone through in passes on tiles, several panels in each, and results go past the caches: the bits of a row alone, and nothing beside y's columns. */
+static void test_passes(void **state) {
+  (void)state;
+  enum { ROWS = 128, PANELS = 16, ROW_BYTES = 4160 };
+  static const enum dtype passed[] = {DTYPE_Q4_0, DTYPE_Q4_K, DTYPE_BF16};
+  static const int some[] = {0, 31, 32, 100, 127};
+  EACH_LEVEL(k) {
+    for (size_t i = 0; i < ARRAY_LEN(passed); i++) {
+      struct weight w;
+      fill_weight(&w, passed[i], PANELS * GEMM_PANEL, passed[i] == DTYPE_Q4_K ? 5376 : 5216, RANDOM);
+      struct tensor x = tensor_new(ROWS, w.cols), y = tensor_new(ROWS, ROW_BYTES / (int)sizeof(float)), yw = y;
+      yw.cols = w.rows;
+      fill_x(&x);
+      pack(k, &w);
+      run(k, NULL, 1, &w, &yw, &x);
+      for (size_t j = 0; j < ARRAY_LEN(some); j++) {
+        struct tensor xr = tensor_rows(x, 1), alone = tensor_new(1, w.rows);
+        xr.data = tensor_row(&x, some[j]);
+        run(k, NULL, 1, &w, &alone, &xr);
+        if (memcmp(tensor_row(&alone, 0), tensor_row(&y, some[j]), (size_t)w.rows * sizeof(float)))
+          fail_msg("%s %s: row %d differs among many", k->name, dtype_info(w.dtype)->name, some[j]);
+        tensor_delete(&alone, 1);
+      }
+      for (int r = 0; r < ROWS; r++)
+        for (int c = w.rows * (int)sizeof(float); c < ROW_BYTES; c++) assert_int_equal(((char *)tensor_row(&y, r))[c], 0x55);
+      tensor_delete(&x, ROWS);
+      tensor_delete(&y, ROWS);
+      weight_free(&w);
+    }
+  }
+}
+
 /* Codes, scales and activations at their ends: nothing may saturate, and what wraps must come back. */
 static void test_extremes(void **state) {
   (void)state;
@@ -461,10 +493,10 @@ static void test_select(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_pack_unpack),    cmocka_unit_test(test_oracle),     cmocka_unit_test(test_tiles_to_the_bit),
-    cmocka_unit_test(test_near_reference), cmocka_unit_test(test_same_bits),  cmocka_unit_test(test_many),
-    cmocka_unit_test(test_extremes),       cmocka_unit_test(test_not_finite), cmocka_unit_test(test_supports),
-    cmocka_unit_test(test_select),
+    cmocka_unit_test(test_pack_unpack),    cmocka_unit_test(test_oracle),    cmocka_unit_test(test_tiles_to_the_bit),
+    cmocka_unit_test(test_near_reference), cmocka_unit_test(test_same_bits), cmocka_unit_test(test_many),
+    cmocka_unit_test(test_passes),         cmocka_unit_test(test_extremes),  cmocka_unit_test(test_not_finite),
+    cmocka_unit_test(test_supports),       cmocka_unit_test(test_select),
 };
 
 TEST_MAIN(tests)
