@@ -167,11 +167,11 @@ static ALWAYS_INLINE struct scales scales_of(const struct gemm_format f, const u
   return s;
 }
 
-/* A block of codes to a tile. */
-static ALWAYS_INLINE void expand_block(const struct gemm_format f, uint16_t (*restrict to)[2 * GEMM_PANEL], const uint8_t *restrict p,
-                                       __m512i table, const struct scales *s) {
+/* Groups [from, end) of a block of codes to a tile. */
+static ALWAYS_INLINE void expand_groups(const struct gemm_format f, uint16_t (*restrict to)[2 * GEMM_PANEL], const uint8_t *restrict p,
+                                        __m512i table, const struct scales *s, const int from, const int end) {
   GEMM_UNROLL(8)
-  for (int g = 0; g < GROUPS; g++) GEMM_UNROLL(2)
+  for (int g = from; g < end; g++) GEMM_UNROLL(2)
   for (int half = 0; half < 2; half++) {
     const int part = f.group == 16 ? g / 4 : 0;
     __m512i v = values_of(f, table, p, g, half);
@@ -206,7 +206,7 @@ static ALWAYS_INLINE void expand(const struct gemm_format f, gemm_weight_tile *r
     for (int b = 0; b < f.blocks; b++, p += block_bytes) {
       struct scales s = scales_of(f, header, &record, b);
       fetch(p, block_bytes);
-      expand_block(f, to[at + b], p, table, &s);
+      expand_groups(f, to[at + b], p, table, &s, 0, GROUPS);
     }
   }
 }
@@ -299,23 +299,30 @@ static void store_few(float *restrict y, size_t y_bytes, const float (*sums)[GEM
 /* --- products --------------------------------------------------------------------------------------------------------- */
 
 /* Of up to 16 rows through one panel after the other: while a block is expanded, the one before is multiplied, and when the next panel has begun the
- * sums of the last one are stored and scaled. */
+ * sums of the last one are stored and scaled.
+ *
+ * Tiles are loaded halfway through an expansion and multiplied after it. Nothing retires before what stands ahead of it, and where a neighbour has half of
+ * the core and of its window, the time that a load and the product behind it take together is more than the window holds work for. */
 struct walk {
   _Alignas(64) uint16_t w[RING][PAIRS][2 * GEMM_PANEL];
   _Alignas(64) float sums[ROWS][GEMM_PANEL];
   const struct gemm_few *call;
-  const uint16_t *x; /* of the block that is multiplied next */
+  const uint16_t *x; /* of the block that is loaded next */
   int n_expanded;    /* blocks, of all panels */
 };
 
-/* Panels take turns with two tiles of sums, so that one need not wait for the other's to be stored. */
-static ALWAYS_INLINE void walk_multiply(struct walk *s, int panel) {
+static ALWAYS_INLINE void walk_load(struct walk *s) {
+  if (s->n_expanded == 0) return;
   TILE_SEES_MEMORY();
   TILE_LOAD(T_X0, s->x, 64);
   TILE_LOAD(T_W0, s->w[(s->n_expanded - 1) % RING], 64);
+  s->x += s->call->x_step;
+}
+
+/* Panels take turns with two tiles of sums, so that one need not wait for the other's to be stored. */
+static ALWAYS_INLINE void walk_multiply(int panel) {
   if (panel % 2) TILE_BF16(T_C01, T_X0, T_W0);
   else TILE_BF16(T_C00, T_X0, T_W0);
-  s->x += s->call->x_step;
 }
 
 static ALWAYS_INLINE void walk_store(struct walk *s, int panel) {
@@ -344,10 +351,10 @@ static ALWAYS_INLINE void walk_expands(struct walk *s, int panel, int b) {
 
 /* After it was. */
 static ALWAYS_INLINE void walk_expanded(struct walk *s, int panel, int b, int n_blocks) {
-  if (b > 0) walk_multiply(s, panel);
+  if (b > 0) walk_multiply(panel);
   else {
     if (panel > 0) {
-      walk_multiply(s, panel - 1);
+      walk_multiply(panel - 1);
       walk_store(s, panel - 1);
       if (n_blocks == 1) walk_finish(s, panel - 1);
     }
@@ -357,7 +364,8 @@ static ALWAYS_INLINE void walk_expanded(struct walk *s, int panel, int b, int n_
 }
 
 static ALWAYS_INLINE void walk_end(struct walk *s, int n_panels) {
-  walk_multiply(s, n_panels - 1);
+  walk_load(s);
+  walk_multiply(n_panels - 1);
   walk_store(s, n_panels - 1);
   walk_finish(s, n_panels - 1);
 }
@@ -380,7 +388,9 @@ static ALWAYS_INLINE void few(const struct gemm_format f, const struct gemm_few 
         walk_expands(&s, panel, b);
         struct scales block = scales_of(f, header, &record, b - at);
         fetch(p, block_bytes);
-        expand_block(f, s.w[s.n_expanded % RING], p, table, &block);
+        expand_groups(f, s.w[s.n_expanded % RING], p, table, &block, 0, GROUPS / 2);
+        walk_load(&s);
+        expand_groups(f, s.w[s.n_expanded % RING], p, table, &block, GROUPS / 2, GROUPS);
         walk_expanded(&s, panel, b, n_blocks);
       }
     }
@@ -398,6 +408,7 @@ static void few_bf16(const struct gemm_few *c) {
       walk_expands(&s, panel, b);
       fetch(at, PAIRS * 64);
       expand_bf16_at(s.w[s.n_expanded % RING], at, c->n - b * GEMM_BLOCK);
+      walk_load(&s);
       walk_expanded(&s, panel, b, n_blocks);
     }
   }

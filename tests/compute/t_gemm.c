@@ -229,14 +229,16 @@ static float as_tiles_add(const float *w, const float *x, int n) {
 }
 
 static void test_tiles_to_the_bit(void **state) {
+  static const struct {
+    int rows_min, rows_max, blocks_max;
+  } cases[] = {{1, 1, 80}, {1, 1, 1}, {1, 16, 80}, {1, 16, 12}, {1, 16, 1}, {17, 40, 80}, {17, 40, 12}, {17, 40, 1}};
   (void)state;
   EACH_LEVEL(k) {
     for (size_t i = 0; i < ARRAY_LEN(types) && k->gemm->tiles; i++)
-      for (int n = 0; n < 6 && gemm_on_tiles(k, types[i]); n++) {
+      for (size_t n = 0; n < ARRAY_LEN(cases) && gemm_on_tiles(k, types[i]); n++) {
         struct weight w;
-        fill_weight(&w, types[i], test_rand_int(&seed, 1, 40), random_cols(types[i], n == 0 ? 80 : 12), RANDOM);
-        struct tensor x = tensor_new(n % 2 ? test_rand_int(&seed, 17, 40) : test_rand_int(&seed, 1, 16), w.cols),
-                      y = tensor_new(x.rows, w.rows);
+        fill_weight(&w, types[i], test_rand_int(&seed, 1, 72), random_cols(types[i], cases[n].blocks_max), RANDOM);
+        struct tensor x = tensor_new(test_rand_int(&seed, cases[n].rows_min, cases[n].rows_max), w.cols), y = tensor_new(x.rows, w.rows);
         fill_x(&x);
         pack(k, &w);
         run(k, NULL, 1, &w, &y, &x);
