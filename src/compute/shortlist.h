@@ -41,7 +41,7 @@ enum {
   SHORTLIST_ROW_BYTES = 2 * SHORTLIST_PARTS * GEMM_PANEL * sizeof(float),
   SHORTLIST_FIRST_BYTES = 1024, /* codes of a segment of 16 rows: the first, each other */
   SHORTLIST_BYTES = 640,
-  SHORTLIST_ROWS_MAX = 16,  /* of x in a call; more are worth the whole product */
+  SHORTLIST_ROWS_MAX = 4,   /* of x in a call; for more all logits are as fast */
   SHORTLIST_BEST_MAX = 128, /* the most that n may be */
 };
 

@@ -1,15 +1,11 @@
 /* shortlist_amx.c — the coarse copy of an output matrix, made and multiplied, with vpdpbusd: see shortlist.h.
  *
  * Lanes are the 16 rows of a panel. A group of codes is one operand of vpdpbusd, four columns of x the other, broadcast from memory. For one row a
- * segment costs 32 products and some 50 operations that take codes apart, 45 cycles where memory gives its 672 bytes in 130; so up to 4 rows
- * are bound by memory.
+ * segment costs 16 products and some 55 operations that take codes apart, 36 cycles or more where memory gives its 672 bytes in 130.
  */
-#include "compute/tiles_amx.h"
 #include "compute/vec_avx512.h"
 
 #include "compute/shortlist.h"
-
-enum { FEW_ROWS = 4 }; /* more are worth tiles */
 
 /* --- making --------------------------------------------------------------------------------------------------------------- */
 
@@ -105,7 +101,7 @@ static void make_panel(const struct shortlist *s, const gemm_weight_tile *tiles,
   memcpy(p + sizeof error, norm, sizeof norm);
 }
 
-/* --- multiplying: few rows ---------------------------------------------------------------------------------------------------------- */
+/* --- multiplying ---------------------------------------------------------------------------------------------------------- */
 
 /* What follows: far ahead to the second-level cache, near ahead to the first. */
 static ALWAYS_INLINE void fetch(const uint8_t *p, int n_bytes) {
@@ -142,7 +138,7 @@ struct x_at { /* x of a segment */
 };
 
 static ALWAYS_INLINE void first_segment(const int n_rows, const uint8_t *p, const struct x_at *at, vec scale, vec *sums) {
-  __m512i high[FEW_ROWS], low[FEW_ROWS];
+  __m512i high[SHORTLIST_ROWS_MAX], low[SHORTLIST_ROWS_MAX];
   for (int r = 0; r < n_rows; r++) high[r] = _mm512_setzero_si512(), low[r] = _mm512_set1_epi32(at->starts[r]);
   GEMM_UNROLL(2)
   for (int g = 0; g < SHORTLIST_GROUPS; g++) {
@@ -157,7 +153,7 @@ static ALWAYS_INLINE void first_segment(const int n_rows, const uint8_t *p, cons
 }
 
 static ALWAYS_INLINE void segment(const int n_rows, const uint8_t *p, const struct x_at *at, vec scale, vec *sums) {
-  __m512i products[FEW_ROWS];
+  __m512i products[SHORTLIST_ROWS_MAX];
   for (int r = 0; r < n_rows; r++) products[r] = _mm512_set1_epi32(at->starts[r]);
   GEMM_UNROLL(16)
   for (int g = 0; g < SHORTLIST_GROUPS; g++) {
@@ -186,7 +182,7 @@ static ALWAYS_INLINE void panel_bounds(const int n_rows, const struct shortlist 
   const uint8_t *p = s->panels + (size_t)panel * s->panel_bytes, *scales = p + SHORTLIST_ROW_BYTES;
   const uint8_t *codes = scales + shortlist_scales_bytes(s->n_segments);
   struct x_at at = {s->x, s->scales, s->starts};
-  vec sums[FEW_ROWS];
+  vec sums[SHORTLIST_ROWS_MAX];
   for (int r = 0; r < n_rows; r++) sums[r] = vec_zero();
   fetch(p, (int)(codes - p) + SHORTLIST_FIRST_BYTES);
   first_segment(n_rows, codes, &at, vec_load_bf16((const uint16_t *)(const void *)scales), sums);
@@ -200,110 +196,10 @@ static ALWAYS_INLINE void panel_bounds(const int n_rows, const struct shortlist 
   for (int r = 0; r < n_rows; r++) store_bounds(s, panel, r, sums[r]);
 }
 
-/* --- many rows: tiles ------------------------------------------------------------------------------------------------------- */
-
-/* Tiles: sums, x and codes of a segment, and of segment 0 the second sums. */
-#define T_SUMS   0
-#define T_SECOND 1
-#define T_X      2
-#define T_CODES  3
-
-struct many { /* rows of x times a panel: a segment is taken apart while the one before is multiplied */
-  _Alignas(64) uint8_t codes[2][SHORTLIST_GROUPS][64];
-  _Alignas(64) int32_t products[2][SHORTLIST_ROWS_MAX][GEMM_PANEL];
-  _Alignas(64) float sums[SHORTLIST_ROWS_MAX][GEMM_PANEL];
-};
-
-static void many_begin(int n_rows) {
-  struct tile_shapes s = {0};
-  tile_shape(&s, T_SUMS, n_rows, 64);
-  tile_shape(&s, T_SECOND, n_rows, 64);
-  tile_shape(&s, T_X, n_rows, 64);
-  tile_shape(&s, T_CODES, SHORTLIST_GROUPS, 64);
-  tile_begin(&s);
-}
-
-static ALWAYS_INLINE void many_first(struct many *m, const uint8_t *p, const int8_t *x, int n_rows) {
-  TILE_LOAD(T_CODES, p, 64);
-  TILE_LOAD(T_X, x, 64);
-  TILE_ZERO(T_SUMS);
-  TILE_SIGNED(T_SUMS, T_X, T_CODES);
-  TILE_LOAD(T_X, x + n_rows * SHORTLIST_SEGMENT, 64);
-  TILE_ZERO(T_SECOND);
-  TILE_SIGNED(T_SECOND, T_X, T_CODES);
-  TILE_STORE(T_SUMS, m->products[1], 64);
-  TILE_STORE(T_SECOND, m->products[0], 64);
-  TILE_SEES_MEMORY();
-  for (int r = 0; r < n_rows; r++) {
-    __m512i high = _mm512_load_si512(m->products[1][r]), low = _mm512_load_si512(m->products[0][r]);
-    _mm512_store_si512(m->products[0][r], _mm512_add_epi32(_mm512_slli_epi32(high, 7), low));
-  }
-}
-
-static ALWAYS_INLINE void many_take_apart(struct many *m, int i, const uint8_t *p) {
-  GEMM_UNROLL(16)
-  for (int g = 0; g < SHORTLIST_GROUPS; g++) _mm512_store_si512(m->codes[i % 2][g], codes_5(p, g));
-}
-
-static ALWAYS_INLINE void many_multiply(struct many *m, int i, const int8_t *x) {
-  TILE_SEES_MEMORY();
-  TILE_LOAD(T_X, x, 64);
-  TILE_LOAD(T_CODES, m->codes[i % 2], 64);
-  TILE_ZERO(T_SUMS);
-  TILE_SIGNED(T_SUMS, T_X, T_CODES);
-  TILE_STORE(T_SUMS, m->products[i % 2], 64);
-  TILE_SEES_MEMORY();
-}
-
-/* The products of segment i to the sums. */
-static ALWAYS_INLINE void many_add(struct many *m, const struct shortlist *s, int i, const uint8_t *scales, int n_rows) {
-  vec scale = vec_load_bf16((const uint16_t *)(const void *)(scales + (size_t)i * 2 * GEMM_PANEL));
-  const float *x_scales = s->scales + i * n_rows;
-  const int32_t *starts = s->starts + i * n_rows;
-  for (int r = 0; r < n_rows; r++) {
-    __m512i product = _mm512_add_epi32(_mm512_load_si512(m->products[i % 2][r]), _mm512_set1_epi32(starts[r]));
-    vec sum = i == 0 ? vec_zero() : vec_load(m->sums[r]);
-    vec_store(m->sums[r], vec_fma(vec_from_i32(product), vec_mul(scale, vec_set1(x_scales[r])), sum));
-  }
-}
-
-static void many_panel(struct many *m, const struct shortlist *s, int panel, int n_rows) {
-  const uint8_t *p = s->panels + (size_t)panel * s->panel_bytes, *scales = p + SHORTLIST_ROW_BYTES;
-  const uint8_t *codes = scales + shortlist_scales_bytes(s->n_segments);
-  const int8_t *x = s->x;
-  fetch(p, (int)(codes - p) + SHORTLIST_FIRST_BYTES);
-  many_first(m, codes, x, n_rows);
-  codes += SHORTLIST_FIRST_BYTES;
-  x += n_rows * SHORTLIST_SEGMENT; /* the second codes of segment 0 */
-  for (int i = 1; i < s->n_segments + 2; i++) {
-    if (i < s->n_segments) {
-      fetch(codes, SHORTLIST_BYTES);
-      many_take_apart(m, i, codes);
-      codes += SHORTLIST_BYTES;
-    }
-    if (i > 1 && i <= s->n_segments) many_multiply(m, i - 1, x += n_rows * SHORTLIST_SEGMENT);
-    if (i > 1) many_add(m, s, i - 2, scales, n_rows);
-  }
-  for (int r = 0; r < n_rows; r++) store_bounds(s, panel, r, vec_load(m->sums[r]));
-}
-
-static ALWAYS_INLINE void few_bounds(const int n_rows, const struct shortlist *s, int from, int to) {
+static ALWAYS_INLINE void bounds_by(const int n_rows, const struct shortlist *s, int from, int to) {
   for (int panel = from; panel < to; panel++) panel_bounds(n_rows, s, panel);
 }
 
-static void many_bounds(const struct shortlist *s, int from, int to, int n_rows) {
-  struct many m;
-  many_begin(n_rows);
-  for (int panel = from; panel < to; panel++) many_panel(&m, s, panel, n_rows);
-  tile_end();
-}
-
-static void bounds(const struct shortlist *s, int from, int to, int n_rows) {
-  if (n_rows > FEW_ROWS) {
-    many_bounds(s, from, to, n_rows);
-    return;
-  }
-  GEMM_BY_ROWS_4(n_rows, few_bounds, s, from, to);
-}
+static void bounds(const struct shortlist *s, int from, int to, int n_rows) { GEMM_BY_ROWS_4(n_rows, bounds_by, s, from, to); }
 
 const struct shortlist_kern shortlist_amx = {.add_squares = add_squares, .make_panel = make_panel, .bounds = bounds};

@@ -4,7 +4,6 @@
  * A thread that is done releases them, or each switch to another thread saves 8 KiB.
  *
  *   TILE_CODES(c, a, b)   c int32 [m][16] += a u8 [m][4k] · b s8 [k][16][4]: row r, column j: sum over i of a[r][i] b[i / 4][j][i % 4], exact
- *   TILE_SIGNED(c, a, b)  the same with a s8 and b u8
  *   TILE_BF16(c, a, b)    c float [m][16] += a bf16 [m][2k] · b bf16 [k][16][2]: fused multiply-adds from zero on over the even elements and over the
  *                         odd ones, then c + (even + odd); rounded to nearest, denormal factors and sums become zeros, whatever MXCSR says; a row's
  *                         bits do not depend on m
@@ -61,15 +60,13 @@ static inline void tile_check_(int c, int a, int b) {
   const struct tile_shapes *s = &tiles_.shapes;
   CHECK(s->rows[c] == s->rows[a] && s->row_bytes[c] == s->row_bytes[b] && s->row_bytes[a] == 4 * s->rows[b]);
 }
-static inline int tile_byte_(uint8_t byte, bool is_signed) { return is_signed ? (int8_t)byte : byte; }
-static inline void tile_codes_(int c, int a, int b, bool a_signed) {
+static inline void tile_codes_(int c, int a, int b) {
   tile_check_(c, a, b);
   for (int r = 0; r < tiles_.shapes.rows[c]; r++)
     for (int j = 0; j < tiles_.shapes.row_bytes[c] / 4; j++) {
       int32_t sum;
       memcpy(&sum, tiles_.data[c][r] + 4 * j, 4);
-      for (int i = 0; i < tiles_.shapes.row_bytes[a]; i++)
-        sum += tile_byte_(tiles_.data[a][r][i], a_signed) * tile_byte_(tiles_.data[b][i / 4][4 * j + i % 4], !a_signed);
+      for (int i = 0; i < tiles_.shapes.row_bytes[a]; i++) sum += tiles_.data[a][r][i] * (int8_t)tiles_.data[b][i / 4][4 * j + i % 4];
       memcpy(tiles_.data[c][r] + 4 * j, &sum, 4);
     }
 }
@@ -95,8 +92,7 @@ static inline void tile_bf16_(int c, int a, int b) {
 #define TILE_LOAD(t, p, stride)      tile_load_(t, p, stride)
 #define TILE_LOAD_PAST(t, p, stride) tile_load_(t, p, stride)
 #define TILE_STORE(t, p, stride)     tile_store_(t, p, stride)
-#define TILE_CODES(c, a, b)          tile_codes_(c, a, b, false)
-#define TILE_SIGNED(c, a, b)         tile_codes_(c, a, b, true)
+#define TILE_CODES(c, a, b)          tile_codes_(c, a, b)
 #define TILE_BF16(c, a, b)           tile_bf16_(c, a, b)
 #define TILE_SEES_MEMORY()
 #else
@@ -116,7 +112,6 @@ static inline void tile_end(void) { _tile_release(); }
 #define TILE_LOAD_PAST(t, p, stride) _tile_stream_loadd(t, p, stride)
 #define TILE_STORE(t, p, stride)     _tile_stored(t, p, stride)
 #define TILE_CODES(c, a, b)          _tile_dpbusd(c, a, b)
-#define TILE_SIGNED(c, a, b)         _tile_dpbsud(c, a, b)
 #define TILE_BF16(c, a, b)           _tile_dpbf16ps(c, a, b)
 #endif
 
