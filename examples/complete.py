@@ -22,7 +22,7 @@ class Options(ctypes.Structure):
         ("device_id", c_int), ("page_tokens", c_int), ("chunk_tokens", c_int), ("max_running", c_int), ("max_queued", c_int), ("step_ms", c_int),
         ("swa_full_ratio", c_double), ("mem_bytes", c_size_t), ("mem_fraction", c_double), ("chat_template", c_char_p), ("quant", c_char_p),
         ("draft_tokens", c_int), ("draft_model", c_char_p), ("mmproj", c_char_p), ("disable_media", c_int), ("media_bytes", c_size_t),
-        ("image_pixels", c_longlong), ("disable_prefix_cache", c_int), ("disable_graph", c_int), ("take_memory", c_int), ("ignore_numa", c_int),
+        ("image_pixels", c_longlong), ("disable_prefix_cache", c_int), ("disable_shortlist", c_int), ("disable_graph", c_int), ("take_memory", c_int), ("ignore_numa", c_int),
         ("quiet", c_int),
     ]
 

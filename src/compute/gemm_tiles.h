@@ -28,7 +28,7 @@ enum {
   GEMM_TILES_STEP = 32,             /* rows of x that are multiplied together: two groups */
   GEMM_TILES_BLOCKS = 20,           /* of a panel that are expanded at once: two panels' are 40 KiB and stay in a first-level cache of 48 */
   GEMM_TILES_ROWS = 512,            /* of x per product at most */
-  GEMM_TILES_KEPT = 128,            /* steps whose sums a worker keeps: 512 KiB */
+  GEMM_TILES_KEPT = 64,             /* steps whose sums a worker keeps: 256 KiB */
   GEMM_TILES_X_BYTES = 64,          /* of x per row and block */
   GEMM_TILES_NEAR_BYTES = 512 << 10 /* of results, which are found in a second-level cache beside x */
 };

@@ -11,7 +11,6 @@
 enum {
   PANELS_PER_ITEM = 64, /* of bounds: some hundred KiB of codes */
   SAMPLE_PANELS = 256,  /* whose columns are measured */
-
 };
 /* Relative to |w| |x|: the float sums of gemm over 32 k at a time and of bounds over segments, for up to 2^14 columns, with room to spare. */
 static const float ROUNDING = 0x1p-12f;
