@@ -148,12 +148,14 @@ struct call {
 /* A number of x as products see it. */
 static float as_multiplied(float x) { return bf16_to_f32(f32_to_bf16(x * GEMM_TILES_X_SCALE)) / GEMM_TILES_X_SCALE; }
 
-/* Segment i of row r of x to codes. To norm and lost the squares of x and of what codes do not say. */
-static void segment_codes(struct shortlist *s, int i, const float *x, int r, int n_rows, double *norm, double *lost) {
+/* Segment i of row r of x to codes. To norm and lost the squares of x and of what codes do not say. False: it is not finite, or too large for squares in
+ * float32. */
+static bool segment_codes(struct shortlist *s, int i, const float *x, int r, int n_rows, double *norm, double *lost) {
   enum { CODE_MAX = 127, STEP = 128 /* of the first of two codes */ };
   float v[SHORTLIST_SEGMENT], top = 0;
   for (int j = 0; j < SHORTLIST_SEGMENT; j++) {
     v[j] = as_multiplied(x[s->order[i * SHORTLIST_SEGMENT + j]]);
+    if (!(fabsf(v[j]) < 0x1p60f)) return false;
     top = MAX(top, fabsf(v[j]));
   }
   const float most = CODE_MAX * (i == 0 ? STEP : 1), scale = top / most, inverse = top > 0x1p-100f ? most / top : 0;
@@ -169,17 +171,16 @@ static void segment_codes(struct shortlist *s, int i, const float *x, int r, int
     sum += code;
   }
   s->scales[i * n_rows + r] = scale;
-  s->starts[i * n_rows + r] = -sum * (i == 0 ? 128 : 16);
+  s->starts[i * n_rows + r] = -sum * (i == 0 ? SHORTLIST_FIRST_OFFSET : SHORTLIST_OFFSET);
+  return true;
 }
 
-/* Row r of x to codes. False: it is not finite. */
+/* Row r of x to codes. False: it has none. */
 static bool x_codes(struct shortlist *s, const float *x, int r, int n_rows) {
-  const int n = s->n_segments * SHORTLIST_SEGMENT;
   const float up = 1.001f;
   double norm[SHORTLIST_PARTS] = {0}, lost[SHORTLIST_PARTS] = {0};
-  for (int k = 0; k < n; k++)
-    if (!(fabsf(as_multiplied(x[k])) < 0x1p60f)) return false; /* or too large for squares in float32 */
-  for (int i = 0; i < s->n_segments; i++) segment_codes(s, i, x, r, n_rows, &norm[i > 0], &lost[i > 0]);
+  for (int i = 0; i < s->n_segments; i++)
+    if (!segment_codes(s, i, x, r, n_rows, &norm[i > 0], &lost[i > 0])) return false;
   for (int part = 0; part < SHORTLIST_PARTS; part++) {
     float size = (float)sqrt(norm[part]) * up;
     s->rows[r].norm[part] = size;

@@ -35,9 +35,11 @@
 #include "compute/gemm_tiles.h"
 
 enum {
-  SHORTLIST_SEGMENT = 64, /* columns that share a scale */
-  SHORTLIST_GROUPS = 16,  /* of 4 columns, in a segment */
-  SHORTLIST_PARTS = 2,    /* of a row: segment 0, and the others */
+  SHORTLIST_SEGMENT = 64,       /* columns that share a scale */
+  SHORTLIST_GROUPS = 16,        /* of 4 columns, in a segment */
+  SHORTLIST_PARTS = 2,          /* of a row: segment 0, and the others */
+  SHORTLIST_FIRST_OFFSET = 128, /* of codes as they are stored: in segment 0, in the others */
+  SHORTLIST_OFFSET = 16,
   SHORTLIST_ROW_BYTES = 2 * SHORTLIST_PARTS * GEMM_PANEL * sizeof(float),
   SHORTLIST_FIRST_BYTES = 1024, /* codes of a segment of 16 rows: the first, each other */
   SHORTLIST_BYTES = 640,

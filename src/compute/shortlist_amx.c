@@ -82,7 +82,7 @@ static void make_panel(const struct shortlist *s, const gemm_weight_tile *tiles,
   uint8_t *p = s->panels + (size_t)panel * s->panel_bytes, *codes_to = p + SHORTLIST_ROW_BYTES + shortlist_scales_bytes(s->n_segments);
   for (int i = 0; i < s->n_segments; i++) {
     const int32_t *order = s->order + i * SHORTLIST_SEGMENT;
-    const float offset = i == 0 ? 128 : 16;
+    const float offset = i == 0 ? SHORTLIST_FIRST_OFFSET : SHORTLIST_OFFSET;
     uint16_t scales[GEMM_PANEL];
     float scale[GEMM_PANEL], inverse[GEMM_PANEL];
     segment_scales(&m, order, offset - 0.5f, scales);

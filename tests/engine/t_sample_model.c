@@ -41,6 +41,11 @@ static struct cygnet *open_model(const char *isa, const char *kv_type, int chunk
   return c;
 }
 
+static void open_golden(struct safetensors *g) {
+  struct err e = {0};
+  if (safetensors_open(g, test_path("golden/gemma3-270m/golden.safetensors"), &e)) fail_msg("%s", e.msg);
+}
+
 static const struct st_tensor *find(const struct safetensors *s, const char *prompt, const char *what) {
   char name[64];
   snprintf(name, sizeof name, "%s.%s", prompt, what);
@@ -133,8 +138,7 @@ static void submit_scored(struct cygnet *c, const struct safetensors *g, const c
 static void score_model(const char *isa, const char *kv_type, double *kl, double *top1, int *n_wrong, int *n_far) {
   static const char *const prompts[] = {"short", "code", "story"};
   struct safetensors g;
-  struct err fe = {0};
-  if (safetensors_open(&g, test_path("golden/gemma3-270m/golden.safetensors"), &fe)) fail_msg("%s", fe.msg);
+  open_golden(&g);
   struct cygnet *c = open_model(isa, kv_type, 0, 0);
   double sum = 0;
   int n = 0, hits = 0;
@@ -209,8 +213,7 @@ static void test_same_bits(void **state) {
   (void)state;
   if (!sample_model()) skip();
   struct safetensors g;
-  struct err fe = {0};
-  if (safetensors_open(&g, test_path("golden/gemma3-270m/golden.safetensors"), &fe)) fail_msg("%s", fe.msg);
+  open_golden(&g);
   const int32_t *ids = find(&g, "code", "ids")->data;
   enum { N = 100 };
   const struct { int chunk, threads, others; } roads[] = {{7, 1, 0}, {1, 2, 0}, {33, 2, 3}, {64, 1, 3}};
@@ -257,8 +260,7 @@ static void test_chat_is_resumed(void **state) {
   (void)state;
   if (!sample_model()) skip();
   struct safetensors g;
-  struct err fe = {0};
-  if (safetensors_open(&g, test_path("golden/gemma3-270m/golden.safetensors"), &fe)) fail_msg("%s", fe.msg);
+  open_golden(&g);
   const struct st_tensor *story = find(&g, "story", "ids"), *code = find(&g, "code", "ids");
   struct cygnet_options o = {.model = sample_model(), .ctx_tokens = 2048, .max_running = 4, .quiet = 1};
   struct cygnet *warm = cygnet_open(&o, NULL);
@@ -312,13 +314,12 @@ static void replies_of(struct cygnet *c, const int32_t *ids, int n_users, struct
     }
 }
 
-/* With a shortlist beside the output matrix and without one, recorded steps and others, guesses and none. */
+/* With a shortlist beside the output matrix and without one, recorded steps and others, one thread and all. */
 static void test_shortlist_changes_nothing(void **state) {
   (void)state;
   if (!sample_model()) skip();
   struct safetensors g;
-  struct err fe = {0};
-  if (safetensors_open(&g, test_path("golden/gemma3-270m/golden.safetensors"), &fe)) fail_msg("%s", fe.msg);
+  open_golden(&g);
   const int32_t *ids = find(&g, "code", "ids")->data;
   struct reply first[3][8];
   for (int road = 0; road < 4; road++) {
