@@ -21,7 +21,7 @@ enum {
   GROUPS = 8,
   PAIRS = 16,
   RING = 2, /* places: stores to 4 KiB of them would look like what is loaded, by the lower 12 bits of its address */
-  FAR_BYTES = 16384,
+  FAR_BYTES = 8192,
   NEAR_BYTES = 2048,
   ROWS = GEMM_TILES_GROUP
 };
@@ -146,7 +146,7 @@ struct scales { /* per part of a block: 32 lanes, each row's twice */
   __m512i scale[2], min[2];
 };
 
-static ALWAYS_INLINE __m512i load_halves(const uint8_t *p, int exponent) {
+static ALWAYS_INLINE __m512i load_halves(const uint8_t *p, __m512i exponent) {
   return half_times_2_to(pairs(_mm256_loadu_si256((const __m256i *)(const void *)p)), exponent);
 }
 
@@ -180,7 +180,7 @@ static ALWAYS_INLINE void expand_groups(const struct gemm_format f, uint16_t (*r
   }
 }
 
-static ALWAYS_INLINE struct scales record_of(const struct gemm_format f, const uint8_t *header, int exponent) {
+static ALWAYS_INLINE struct scales record_of(const struct gemm_format f, const uint8_t *header, __m512i exponent) {
   struct scales s;
   s.scale[0] = s.scale[1] = load_halves(header, exponent);
   s.min[0] = s.min[1] = f.mins ? load_halves(header + 32, exponent) : s.scale[0];
@@ -198,10 +198,10 @@ static ALWAYS_INLINE void fetch(const uint8_t *p, size_t n_bytes) {
 static ALWAYS_INLINE void expand(const struct gemm_format f, gemm_weight_tile *restrict to, const uint8_t *restrict p, int n,
                                  int exponent) {
   const size_t header_bytes = gemm_header_bytes(&f), block_bytes = gemm_block_bytes(&f);
-  __m512i table = values(f);
+  __m512i table = values(f), e = half_from_int(set16(exponent));
   for (int at = 0; at < n / GEMM_BLOCK; at += f.blocks) {
     const uint8_t *header = p;
-    struct scales record = record_of(f, header, exponent);
+    struct scales record = record_of(f, header, e);
     p += header_bytes;
     for (int b = 0; b < f.blocks; b++, p += block_bytes) {
       struct scales s = scales_of(f, header, &record, b);
@@ -303,20 +303,33 @@ static void store_few(float *restrict y, size_t y_bytes, const float (*sums)[GEM
  *
  * Tiles are loaded halfway through an expansion and multiplied after it. Nothing retires before what stands ahead of it, and where a neighbour has half of
  * the core and of its window, the time that a load and the product behind it take together is more than the window holds work for. */
-struct walk {
+struct walk_room {
   _Alignas(64) uint16_t w[RING][PAIRS][2 * GEMM_PANEL];
   _Alignas(64) float sums[ROWS][GEMM_PANEL];
-  const struct gemm_few *call;
-  const uint16_t *x; /* of the block that is loaded next */
-  int n_expanded;    /* blocks, of all panels */
 };
+
+/* Apart from the room, which tile operations are told the address of: the compiler keeps this in registers. */
+struct walk {
+  struct walk_room *room;
+  const struct gemm_few *call;
+  const uint16_t *x, *x_next; /* of the first block, of the block that is loaded next */
+  size_t x_step;
+  unsigned n_expanded; /* blocks, of all panels */
+};
+
+static ALWAYS_INLINE struct walk walk(const struct gemm_few *c, struct walk_room *room) {
+  return (struct walk){.room = room, .call = c, .x = c->x, .x_next = c->x, .x_step = c->x_step};
+}
+
+/* Where the next block goes. */
+static ALWAYS_INLINE uint16_t (*walk_place(const struct walk *s))[2 * GEMM_PANEL] { return s->room->w[s->n_expanded % RING]; }
 
 static ALWAYS_INLINE void walk_load(struct walk *s) {
   if (s->n_expanded == 0) return;
   TILE_SEES_MEMORY();
-  TILE_LOAD(T_X0, s->x, 64);
-  TILE_LOAD(T_W0, s->w[(s->n_expanded - 1) % RING], 64);
-  s->x += s->call->x_step;
+  TILE_LOAD(T_X0, s->x_next, 64);
+  TILE_LOAD(T_W0, s->room->w[(s->n_expanded - 1) % RING], 64);
+  s->x_next += s->x_step;
 }
 
 /* Panels take turns with two tiles of sums, so that one need not wait for the other's to be stored. */
@@ -326,23 +339,25 @@ static ALWAYS_INLINE void walk_multiply(int panel) {
 }
 
 static ALWAYS_INLINE void walk_store(struct walk *s, int panel) {
-  if (panel % 2) TILE_STORE(T_C01, s->sums, 64);
-  else TILE_STORE(T_C00, s->sums, 64);
+  if (panel % 2) TILE_STORE(T_C01, s->room->sums, 64);
+  else TILE_STORE(T_C00, s->room->sums, 64);
   TILE_SEES_MEMORY();
 }
 
 static ALWAYS_INLINE void walk_begin(struct walk *s, int panel) {
   if (panel % 2) TILE_ZERO(T_C01);
   else TILE_ZERO(T_C00);
-  s->x = s->call->x;
+  s->x_next = s->x;
 }
 
-static ALWAYS_INLINE void walk_finish(const struct walk *s, int panel) {
-  const struct gemm_few *c = s->call;
+/* Not inlined: the loop over blocks has no registers for it. */
+static __attribute__((noinline)) void finish_panel(const struct gemm_few *c, const struct walk_room *room, int panel) {
   float factor[GEMM_PANEL];
   gemm_tail_factor(c->tails + panel, factor);
-  store_few(c->y + panel * GEMM_PANEL, c->y_bytes, s->sums, c->n_rows, MIN(GEMM_PANEL, c->n_cols - panel * GEMM_PANEL), factor);
+  store_few(c->y + panel * GEMM_PANEL, c->y_bytes, room->sums, c->n_rows, MIN(GEMM_PANEL, c->n_cols - panel * GEMM_PANEL), factor);
 }
+
+static ALWAYS_INLINE void walk_finish(const struct walk *s, int panel) { finish_panel(s->call, s->room, panel); }
 
 /* Before block b of a panel is expanded: what is due of the one before. */
 static ALWAYS_INLINE void walk_expands(struct walk *s, int panel, int b) {
@@ -372,47 +387,50 @@ static ALWAYS_INLINE void walk_end(struct walk *s, int n_panels) {
 
 static ALWAYS_INLINE void few(const struct gemm_format f, const struct gemm_few *c) {
   const size_t header_bytes = gemm_header_bytes(&f), block_bytes = gemm_block_bytes(&f);
-  const int n_blocks = c->n / GEMM_BLOCK;
-  struct walk s;
-  s.call = c, s.n_expanded = 0;
+  const int n_blocks = c->n / GEMM_BLOCK, n_panels = c->n_panels;
+  struct walk_room room;
+  struct walk s = walk(c, &room);
   __m512i table = values(f);
   const uint8_t *p = c->p;
-  for (int panel = 0; panel < c->n_panels; panel++)
+  for (int panel = 0; panel < n_panels; panel++) {
+    const __m512i exponent = half_from_int(set16(c->tails[panel].exponent));
     for (int at = 0; at < n_blocks; at += f.blocks) {
       const uint8_t *header = p;
-      struct scales record = record_of(f, header, c->tails[panel].exponent);
-      fetch(p, header_bytes);
+      struct scales record = record_of(f, header, exponent);
       p += header_bytes;
+      if (f.blocks > 1) fetch(header, header_bytes);
       GEMM_UNROLL(1)
       for (int b = at; b < at + f.blocks; b++, p += block_bytes) {
         walk_expands(&s, panel, b);
         struct scales block = scales_of(f, header, &record, b - at);
-        fetch(p, block_bytes);
-        expand_groups(f, s.w[s.n_expanded % RING], p, table, &block, 0, GROUPS / 2);
+        if (f.blocks > 1) fetch(p, block_bytes);
+        else fetch(header, header_bytes + block_bytes);
+        expand_groups(f, walk_place(&s), p, table, &block, 0, GROUPS / 2);
         walk_load(&s);
-        expand_groups(f, s.w[s.n_expanded % RING], p, table, &block, GROUPS / 2, GROUPS);
+        expand_groups(f, walk_place(&s), p, table, &block, GROUPS / 2, GROUPS);
         walk_expanded(&s, panel, b, n_blocks);
       }
     }
-  walk_end(&s, c->n_panels);
+  }
+  walk_end(&s, n_panels);
 }
 
 static void few_bf16(const struct gemm_few *c) {
-  const int n_blocks = div_up(c->n, GEMM_BLOCK);
-  struct walk s;
-  s.call = c, s.n_expanded = 0;
+  const int n_blocks = div_up(c->n, GEMM_BLOCK), n_panels = c->n_panels;
+  struct walk_room room;
+  struct walk s = walk(c, &room);
   const uint8_t *p = c->p;
-  for (int panel = 0; panel < c->n_panels; panel++) {
+  for (int panel = 0; panel < n_panels; panel++) {
     const uint8_t *at = p + (size_t)panel * c->panel_bytes;
     for (int b = 0; b < n_blocks; b++, at += PAIRS * 64) {
       walk_expands(&s, panel, b);
       fetch(at, PAIRS * 64);
-      expand_bf16_at(s.w[s.n_expanded % RING], at, c->n - b * GEMM_BLOCK);
+      expand_bf16_at(walk_place(&s), at, c->n - b * GEMM_BLOCK);
       walk_load(&s);
       walk_expanded(&s, panel, b, n_blocks);
     }
   }
-  walk_end(&s, c->n_panels);
+  walk_end(&s, n_panels);
 }
 
 /* x goes past the first-level cache, or the weights would not stay there. */

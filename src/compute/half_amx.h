@@ -36,9 +36,9 @@ static inline __m512i half_sub(__m512i a, __m512i b) {
   __m512i c = b;
   HALF_LANES(HALF_X - HALF_Y)
 }
-static inline __m512i half_times_2_to(__m512i a, int e) {
-  __m512i b = a, c = a;
-  HALF_LANES(ldexp(HALF_X, e))
+static inline __m512i half_times_2_to(__m512i a, __m512i b) {
+  __m512i c = a;
+  HALF_LANES(ldexp(HALF_X, (int)HALF_Y))
 }
 static inline __m512i half_from_int(__m512i a) {
   __m512i b = a, c = a;
@@ -59,8 +59,9 @@ static ALWAYS_INLINE __m512i half_fmsub(__m512i a, __m512i b, __m512i c) {
 static ALWAYS_INLINE __m512i half_fnmadd(__m512i a, __m512i b, __m512i c) {
   return _mm512_castph_si512(_mm512_fnmadd_ph(_mm512_castsi512_ph(a), _mm512_castsi512_ph(b), _mm512_castsi512_ph(c)));
 }
-static ALWAYS_INLINE __m512i half_times_2_to(__m512i a, int e) {
-  return _mm512_castph_si512(_mm512_scalef_ph(_mm512_castsi512_ph(a), _mm512_set1_ph((_Float16)e)));
+/* a * 2^b, for whole numbers b. */
+static ALWAYS_INLINE __m512i half_times_2_to(__m512i a, __m512i b) {
+  return _mm512_castph_si512(_mm512_scalef_ph(_mm512_castsi512_ph(a), _mm512_castsi512_ph(b)));
 }
 /* Of 16-bit integers. */
 static ALWAYS_INLINE __m512i half_from_int(__m512i a) { return _mm512_castph_si512(_mm512_cvtepi16_ph(a)); }
