@@ -70,7 +70,7 @@ static int time_mask(void) {
     double us[51];
     for (int i = 0; i < 51; i++) {
       int64_t start = clock_ns();
-      sample_token(&sc, &s, logits, (uint64_t)i, &r, NULL);
+      sample_token(&sc, &s, logits, NULL, (uint64_t)i, &r, NULL);
       us[i] = (double)(clock_ns() - start) / 1e3;
     }
     if (allowed < 0) printf("greedy over %d logits: %.0f us\n", VOCAB, median(us, 51));

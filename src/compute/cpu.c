@@ -16,6 +16,7 @@
 #include "compute/attend_near.h"
 #include "compute/device.h"
 #include "compute/gemm_quant.h"
+#include "compute/head.h"
 #include "compute/rope.h"
 #include "compute/shortlist.h"
 
@@ -456,13 +457,9 @@ static void cpu_softcap(struct device *d, struct tensor *y, const struct tensor 
   cpu_spread(d, &j, x->rows, x->cols, 4, true);
 }
 
-static void cpu_head(struct device *d, struct tensor *y, const struct weight *w, const struct tensor *x, float cap, const int32_t *n_best) {
-  if (w->shortlist && n_best && x->rows <= SHORTLIST_ROWS_MAX) {
-    shortlist_product(d->kern, d->workers, &cpu_of(d)->gemm, w, y, x, cap, n_best);
-    return;
-  }
-  cpu_linear(d, 1, &w, &y, x);
-  if (cap > 0) cpu_softcap(d, y, y, cap);
+static void cpu_head(struct device *d, struct tensor *y, struct tensor *peaks, const struct weight *w, const struct tensor *x, float cap,
+                     const int32_t *n_best) {
+  head_product(d->kern, d->workers, &cpu_of(d)->gemm, w, y, peaks, x, cap, n_best);
 }
 
 static void gather_rows(const struct cpu_job *j, int row, int row_end, int col, int col_end) {

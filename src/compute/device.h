@@ -143,10 +143,10 @@ struct device_ops {
   void (*rope_step)(struct device *d, struct rope_table *t, const int32_t *pos, int rows); /* fill the table for this step's rows */
   void (*rope)(struct device *d, struct tensor *x, const struct rope_table *t);            /* every head of every row, in place */
   void (*softcap)(struct device *d, struct tensor *y, const struct tensor *x, float cap);
-  /* The output matrix: y = softcap(x · wᵀ, cap), cap 0: none. Of row r only the n_best[r] greatest are wanted, 0: all, -1: none; n_best NULL: all of all rows. Those,
-   * and whatever equals the least of them, have the bits of linear and softcap; a device may leave others out: -inf. n_best is the host's, and is
-   * read when the launches run. */
-  void (*head)(struct device *d, struct tensor *y, const struct weight *w, const struct tensor *x, float cap, const int32_t *n_best);
+  /* The output matrix: logits y = softcap(x · wᵀ, cap), and the peaks of their rows: head.h. n_best is the host's, and is read when the launches run.
+   * A far device gives all logits and no peaks. */
+  void (*head)(struct device *d, struct tensor *y, struct tensor *peaks, const struct weight *w, const struct tensor *x, float cap,
+               const int32_t *n_best);
   void (*gather)(struct device *d, struct tensor *y, const struct tensor *x, const int32_t *rows); /* y.rows of them */
   /* ids[r] = place of the greatest number of row r, the lowest on ties; < 0 where that row has none. ids is the host's; waits. */
   void (*argmax)(struct device *d, int32_t *ids, const struct tensor *x);

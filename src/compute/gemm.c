@@ -453,11 +453,13 @@ static void plan_tiles(struct call *c, int n_workers) {
   else c->pass_blocks = (int)align_up((size_t)div_up(n_blocks, div_up(n_blocks, pass)), GEMM_RECORD_BLOCKS_MAX);
 }
 
+static int rows_per_item(int rows) { return rows <= ROWS_QUANTISED_BY_ONE ? rows : 1; }
+
 /* Cut into items: all panels of all weights for one tile of rows, then for the next. Returns the number of items. */
 static int plan(struct call *c, int n_workers) {
   int rows = c->rows.x.rows, cols = c->rows.x.cols, n_w = c->gated ? 1 : c->n_w;
   size_t total_bytes = 0;
-  c->rows_per_item = rows <= ROWS_QUANTISED_BY_ONE ? rows : 1;
+  c->rows_per_item = rows_per_item(rows);
   c->items_per_tile = 0;
   if (c->to_tiles) plan_tiles(c, n_workers);
   else c->tile_rows = tile_rows(c);
@@ -477,13 +479,24 @@ static int plan(struct call *c, int n_workers) {
   return n_tiles * c->items_per_tile;
 }
 
+static void check_scratch(const struct gemm_scratch *s, const struct tensor *x, struct workers *workers) {
+  CHECK(x->rows <= s->rows_max && x->cols <= s->cols_max && workers_count(workers) <= s->n_workers);
+}
+
 static void run(struct call *c, struct workers *workers, struct gemm_scratch *s) {
-  CHECK(c->rows.x.rows <= s->rows_max && c->rows.x.cols <= s->cols_max && workers_count(workers) <= s->n_workers);
+  check_scratch(s, &c->rows.x, workers);
   size_t c_bytes = offsetof(struct call, weights) + (size_t)c->n_w * sizeof c->weights[0];
   int n_items = plan(c, workers_count(workers));
   if (!c->prepared && (c->quantise || c->to_bf16 || c->to_tiles))
     workers_launch(workers, prepare_rows, c, c_bytes, div_up(c->rows.x.rows, c->rows_per_item), NULL);
   workers_launch(workers, product_item, c, c_bytes, n_items, NULL);
+}
+
+struct gemm_tiles_work gemm_tiles_work(const struct kern *k, struct workers *workers, struct gemm_scratch *s, const struct tensor *x) {
+  struct call c = {.kern = k, .rows = lay_out(k->gemm, s, x), .to_tiles = true, .rows_per_item = rows_per_item(x->rows)};
+  check_scratch(s, x, workers);
+  workers_launch(workers, prepare_rows, &c, offsetof(struct call, weights), div_up(x->rows, c.rows_per_item), NULL);
+  return (struct gemm_tiles_work){c.rows.tiles, c.rows.per_worker, c.rows.per_worker_bytes};
 }
 
 /* Products of n_w weights, and which forms of x they want. */

@@ -177,6 +177,17 @@ enum { GEMM_TILES_RUN = GEMM_TILES_ROWS / GEMM_TILES_GROUP };
 void gemm_tiles_gated(const struct kern *k, const struct weight *gate, const struct weight *up, int from, int to, struct gemm_tiles_x x,
                       enum act act, const struct tensor *y, int row, struct gemm_tiles *t);
 
+/* What gemm_tiles_few wants of a call, in gemm's scratch until that is used again: x (one launch), and room for each worker. */
+struct gemm_tiles_work {
+  const uint16_t *x;
+  char *rooms;
+  size_t room_bytes;
+};
+struct gemm_tiles_work gemm_tiles_work(const struct kern *k, struct workers *workers, struct gemm_scratch *s, const struct tensor *x);
+static inline struct gemm_tiles *gemm_tiles_room(const struct gemm_tiles_work *w, int worker) {
+  return (struct gemm_tiles *)(void *)(w->rooms + (size_t)worker * w->room_bytes);
+}
+
 /* A whole panel as tiles [blocks], and what makes weights of their numbers; NaN for a row with a scale that is not finite. */
 void gemm_tiles_panel(const struct kern *k, const struct weight *w, int panel, gemm_weight_tile *to, float factor[GEMM_PANEL]);
 

@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 
 enum isa { ISA_AUTO, ISA_REF, ISA_AVX2, ISA_AVX512 };
+enum { PEAK_BLOCK = 64 }; /* numbers of a row that share a peak */
 enum act { ACT_GELU_TANH, ACT_SILU, ACT_SIGMOID, ACT_GELU_ERF, ACT_RELU, ACT_NONE };
 
 struct gemm_kern;      /* gemm_kern.h */
@@ -45,6 +46,8 @@ struct kern {
   void (*softcap)(float *y, const float *x, float cap, int n);
   /* Index of the greatest value, the lowest on ties; *has_nan set when a NaN or +Inf was met. */
   int (*argmax)(const float *x, int n, bool *bad);
+  /* peaks[b] = the greatest number of block b of x, NaN where one of them is; the last block may be a short one. Of two zeros it may be either. */
+  void (*peaks)(float *restrict peaks, const float *restrict x, int n);
 };
 
 /* What is asked for is a level; which variant of it runs depends on the processor:

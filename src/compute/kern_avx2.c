@@ -13,7 +13,8 @@
   {                                                                                                                                        \
     .isa = isa_, .name = name_, .gemm = gemm_, .attn = &attnk_avx2, .attend = &attend_avx2, .rmsnorm = kern_rmsnorm,                       \
     .add_rmsnorm = kern_add_rmsnorm, .layernorm = kern_layernorm, .add = kern_add, .add_scaled = kern_add_scaled, .scale = kern_scale,     \
-    .gated = kern_gated, .bias_act = kern_bias_act, .clamp = kern_clamp, .rope = kern_rope, .softcap = kern_softcap, .argmax = kern_argmax \
+    .gated = kern_gated, .bias_act = kern_bias_act, .clamp = kern_clamp, .rope = kern_rope, .softcap = kern_softcap,                       \
+    .argmax = kern_argmax, .peaks = kern_peaks                                                                                             \
   }
 const struct kern kern_avx2 = KERN(ISA_AVX2, "avx2", &gemm_avx2);
 const struct kern kern_avxvnni = KERN(ISA_AVX2, "avx2+vnni", &gemm_avxvnni);

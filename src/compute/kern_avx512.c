@@ -14,7 +14,8 @@
   {                                                                                                                                        \
     .isa = isa_, .name = name_, .gemm = gemm_, .attn = attn_, .shortlist = shortlist_, .attend = &attend_avx512, .rmsnorm = kern_rmsnorm,  \
     .add_rmsnorm = kern_add_rmsnorm, .layernorm = kern_layernorm, .add = kern_add, .add_scaled = kern_add_scaled, .scale = kern_scale,     \
-    .gated = kern_gated, .bias_act = kern_bias_act, .clamp = kern_clamp, .rope = kern_rope, .softcap = kern_softcap, .argmax = kern_argmax \
+    .gated = kern_gated, .bias_act = kern_bias_act, .clamp = kern_clamp, .rope = kern_rope, .softcap = kern_softcap,                       \
+    .argmax = kern_argmax, .peaks = kern_peaks                                                                                             \
   }
 const struct kern kern_avx512 = KERN(ISA_AVX512, "avx512", &gemm_avx512, &attnk_avx512, NULL);
 const struct kern kern_avx512bf16 = KERN(ISA_AVX512, "avx512+bf16", &gemm_avx512bf16, &attnk_avx512, NULL);

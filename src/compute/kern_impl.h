@@ -216,3 +216,26 @@ static int kern_argmax(const float *x, int n, bool *bad) {
   unsigned hit = i < n ? vec_eq_bits(vec_load_n(x + i, n - i, NAN), top) : 0;
   return hit ? i + __builtin_ctz(hit) : 0;
 }
+
+static ALWAYS_INLINE float kern_peak(const float *x, int n) {
+  vec top = vec_set1(-INFINITY), inf = vec_set1(INFINITY);
+  unsigned strange = 0;
+  for (int i = 0; i < n; i += VEC) {
+    vec a = n - i < VEC ? vec_load_n(x + i, n - i, -INFINITY) : vec_load(x + i);
+    strange |= vec_not_below_bits(a, inf);
+    top = vec_max(a, top);
+  }
+  for (int i = 0; strange && i < n; i++)
+    if (isnan(x[i])) return x[i];
+  return vec_largest(top);
+}
+
+static void kern_peaks(float *restrict peaks, const float *restrict x, int n) {
+  enum { AHEAD = 16 * PEAK_BLOCK, LINE_FLOATS = 16 }; /* a row may come from memory, which by itself is not read as fast as it can be */
+  int i = 0;
+  for (; i + PEAK_BLOCK <= n; i += PEAK_BLOCK) {
+    for (int k = 0; k < PEAK_BLOCK && i + AHEAD < n; k += LINE_FLOATS) __builtin_prefetch(x + i + AHEAD + k);
+    peaks[i / PEAK_BLOCK] = kern_peak(x + i, PEAK_BLOCK);
+  }
+  if (i < n) peaks[i / PEAK_BLOCK] = kern_peak(x + i, n - i);
+}

@@ -91,6 +91,13 @@ static int ref_argmax(const float *x, int n, bool *bad) {
   return best;
 }
 
+static void ref_peaks(float *restrict peaks, const float *restrict x, int n) {
+  for (int i = 0; i < n; i++) {
+    float *peak = &peaks[i / PEAK_BLOCK];
+    if (i % PEAK_BLOCK == 0 || isnan(x[i]) || x[i] > *peak) *peak = x[i];
+  }
+}
+
 const struct kern kern_ref = {
     .isa = ISA_REF,
     .name = "ref",
@@ -109,4 +116,5 @@ const struct kern kern_ref = {
     .rope = ref_rope,
     .softcap = ref_softcap,
     .argmax = ref_argmax,
+    .peaks = ref_peaks,
 };

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "base/record.h"
+#include "compute/head.h"
 
 enum {
   PANELS_PER_ITEM = 64, /* of bounds: some hundred KiB of codes */
@@ -140,7 +141,7 @@ int shortlist_make(const struct kern *k, struct workers *workers, struct weight 
 struct call {
   const struct kern *kern;
   const struct weight *w;
-  struct tensor y, x;
+  struct tensor y, peaks, x;
   float cap;
   const int32_t *n_best;
 };
@@ -208,12 +209,8 @@ static void bounds_item(void *ctx, int item, int worker) {
   const struct shortlist *s = shortlist_of(c->w);
   (void)worker;
   if (!s->is_on) return;
-  int from = item * PANELS_PER_ITEM, to = MIN(s->n_panels, from + PANELS_PER_ITEM);
-  c->kern->shortlist->bounds(s, from, to, c->x.rows);
-  for (int r = 0; r < c->x.rows; r++) {
-    float *y = tensor_row(&c->y, r);
-    for (int col = from * GEMM_PANEL; col < MIN(to * GEMM_PANEL, c->w->rows); col++) y[col] = -INFINITY;
-  }
+  int from = item * PANELS_PER_ITEM;
+  c->kern->shortlist->bounds(s, from, MIN(s->n_panels, from + PANELS_PER_ITEM), c->x.rows);
 }
 
 /* A heap of the n greatest of what was offered, the least of them on top; from: where each came from. */
@@ -294,22 +291,40 @@ static void rest_item(void *ctx, int item, int worker) {
   }
 }
 
-static void cap_item(void *ctx, int item, int worker) {
+/* Panel of a row as it is to be found in y. */
+static void finish_panel(const struct call *c, float *y, int panel) {
+  int n = MIN(GEMM_PANEL, c->w->rows - panel * GEMM_PANEL);
+  if (shortlist_of(c->w)->wanted[panel] == GEMM_UNWANTED)
+    for (int i = 0; i < n; i++) y[i] = -INFINITY;
+  else if (c->cap > 0) c->kern->softcap(y, y, c->cap, n);
+}
+
+/* A block of which nothing is wanted has a peak that says so, and no more is done to it. */
+static void finish_block(const struct call *c, int row, int block) {
+  const uint8_t *wanted = shortlist_of(c->w)->wanted;
+  int col = block * PEAK_BLOCK, n = MIN(PEAK_BLOCK, c->w->rows - col), from = col / GEMM_PANEL, to = div_up(col + n, GEMM_PANEL);
+  float *y = tensor_row(&c->y, row), *peak = c->peaks.data ? tensor_row(&c->peaks, row) + block : NULL;
+  bool any = !peak;
+  for (int panel = from; panel < to; panel++) any |= wanted[panel] != GEMM_UNWANTED;
+  for (int panel = from; any && panel < to; panel++) finish_panel(c, y + panel * GEMM_PANEL, panel);
+  if (peak && any) c->kern->peaks(peak, y + col, n);
+  else if (peak) *peak = -INFINITY;
+}
+
+static void finish_item(void *ctx, int item, int worker) {
   const struct call *c = ctx;
-  const struct shortlist *s = shortlist_of(c->w);
+  int from = item * PANELS_PER_ITEM * GEMM_PANEL / PEAK_BLOCK,
+      to = MIN(from + PANELS_PER_ITEM * GEMM_PANEL / PEAK_BLOCK, head_blocks(c->w->rows));
   (void)worker;
-  for (int panel = item * PANELS_PER_ITEM; panel < MIN(s->n_panels, (item + 1) * PANELS_PER_ITEM); panel++)
-    for (int r = 0; r < c->x.rows && s->wanted[panel] != GEMM_UNWANTED; r++) {
-      float *y = tensor_row(&c->y, r) + panel * GEMM_PANEL;
-      c->kern->softcap(y, y, c->cap, MIN(GEMM_PANEL, c->w->rows - panel * GEMM_PANEL));
-    }
+  for (int r = 0; r < c->x.rows; r++)
+    for (int block = from; block < to; block++) finish_block(c, r, block);
 }
 
 void shortlist_product(const struct kern *k, struct workers *workers, struct gemm_scratch *scratch, const struct weight *w,
-                       struct tensor *y, const struct tensor *x, float cap, const int32_t *n_best) {
+                       struct tensor *y, struct tensor *peaks, const struct tensor *x, float cap, const int32_t *n_best) {
   CHECK(w->shortlist && x->rows <= SHORTLIST_ROWS_MAX && n_best);
   const struct shortlist *s = shortlist_of(w);
-  const struct call c = {k, w, *y, *x, cap, n_best};
+  const struct call c = {k, w, *y, *peaks, *x, cap, n_best};
   int n_items = div_up(s->n_panels, PANELS_PER_ITEM);
   if (x->rows < 1) return;
   workers_launch(workers, begin_item, &c, sizeof c, 1, NULL);
@@ -318,5 +333,5 @@ void shortlist_product(const struct kern *k, struct workers *workers, struct gem
   gemm_panels(k, workers, scratch, w, y, x, s->wanted, false);
   workers_launch(workers, rest_item, &c, sizeof c, 1, NULL);
   gemm_panels(k, workers, scratch, w, y, x, s->wanted, true);
-  if (cap > 0) workers_launch(workers, cap_item, &c, sizeof c, n_items, NULL);
+  workers_launch(workers, finish_item, &c, sizeof c, n_items, NULL);
 }

@@ -14,8 +14,8 @@
  *     rest     the panels that reach t: their logits                                                                  reads those panels
  *
  * Rules
- *   1. Logits that are computed have the bits of gemm (and softcap). The others are -inf: each is less than n logits that were computed. So the first n
- *      candidates, in the sampler's order, are the same as with all logits.
+ *   1. Logits that are computed have the bits of gemm (and softcap). The others are left out as head.h says: each is less than n logits that were
+ *      computed. So the first n candidates, in the sampler's order, are the same as with all logits.
  *   2. When a row wants all of its logits, or is not finite, all logits of the call are computed. A weight row that is not finite always is.
  *   3. Only where products are of bf16 (gemm_tiles.h): w and x are meant as those see them. Sums are float32; what their rounding can do
  *      is part of the bound.
@@ -90,10 +90,9 @@ size_t shortlist_read_bytes(const struct weight *w);
 /* w is packed, w->shortlist 64-byte aligned memory of that size. -1: no memory for the making. */
 int shortlist_make(const struct kern *k, struct workers *workers, struct weight *w, struct err *e);
 
-/* y = cap · tanh(x · wᵀ / cap), cap 0: x · wᵀ, of at most SHORTLIST_ROWS_MAX rows; of row r the n_best[r] greatest at least, the others may be -inf;
- * 0: all, -1: none of them. n_best is read when the launches run. s: for the products. */
+/* Logits and peaks as head.h says, of at most SHORTLIST_ROWS_MAX rows. s: for the products. */
 void shortlist_product(const struct kern *k, struct workers *workers, struct gemm_scratch *s, const struct weight *w, struct tensor *y,
-                       const struct tensor *x, float cap, const int32_t *n_best);
+                       struct tensor *peaks, const struct tensor *x, float cap, const int32_t *n_best);
 
 /* Sums of squares of what is lost and of what is kept, for 16 rows, to what a panel has. */
 void shortlist_norms(float error[SHORTLIST_PARTS][GEMM_PANEL], float norm[SHORTLIST_PARTS][GEMM_PANEL]);

@@ -440,11 +440,11 @@ static void sample_one(void *ctx, int item, int worker) {
   struct engine_sample *s = &c->samples[item];
   struct say_rows *rows = &s->rows;
   if (!s->prompt_token) {
-    say_tokens(&c->say, &c->sayers[worker], &c->logits, rows);
+    say_tokens(&c->say, &c->sayers[worker], &c->logits, &c->model->peaks, rows);
     return;
   }
   const struct request *r = rows->r;
-  rows->failed = sample_logprobs(&c->sayers[worker].sampler, tensor_row(&c->logits, rows->first_out), r->tokens[s->prompt_token],
+  rows->failed = sample_logprobs(&c->sayers[worker].sampler, tensor_row(&c->logits, rows->first_out), NULL, r->tokens[s->prompt_token],
                                  r->top_max, &rows->said[0].result, &rows->error) != 0;
 }
 

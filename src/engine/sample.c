@@ -1,6 +1,6 @@
 /* sample.c — the logit pipeline and sampling. The rules are in sample.h.
  *
- * Nothing here sorts the vocabulary. The row is cut into blocks of 64 and one pass finds the greatest logit of each; every later question
+ * Nothing here sorts the vocabulary. The row is cut into blocks of 64, whose greatest logits come with it or are found in one pass; every later question
  * ("who is at least this great?") looks only into blocks that can answer it. The order of rule 2 is then built from the top in bands of
  * logits, only as deep as the filters and the random number reach:
  *
@@ -21,7 +21,7 @@
 #include "base/rng.h"
 #include "engine/sample_kern.h"
 
-enum { BLOCK = SAMPLE_BLOCK, LAYERS = 5, SPLIT = 64, SPLIT_FROM = 2048, SORT_SMALL = 40, RADIX_BITS = 11, RADIX = 1 << RADIX_BITS };
+enum { BLOCK = PEAK_BLOCK, LAYERS = 5, SPLIT = 64, SPLIT_FROM = 2048, SORT_SMALL = 40, RADIX_BITS = 11, RADIX = 1 << RADIX_BITS };
 
 static const double TEMPERATURE_GREEDY = 1e-6;
 
@@ -153,6 +153,7 @@ int sample_scratch_init(struct sample_scratch *sc, int vocab, struct err *e) {
     return err_set(e, ERR_BAD_INPUT, "vocabulary: expected 1 to %d ids, found %d", INT32_MAX / 8, vocab);
   sc->vocab = vocab;
   sc->kern = sample_kern_best();
+  sc->peaks = kern_select(ISA_AUTO, NULL)->peaks;
   sc->n_blocks = div_up(vocab, BLOCK);
   sc->block_max = mem_try_alloc((size_t)sc->n_blocks * sizeof *sc->block_max);
   sc->heap = mem_try_alloc((size_t)sc->n_blocks * sizeof *sc->heap);
@@ -188,32 +189,36 @@ static bool last_block(const struct sample_scratch *sc, const float *logits, flo
   return n > 0;
 }
 
-static int not_finite(const float *logits, struct err *e) {
-  int id = 0;
+static int block_ids(const struct sample_scratch *sc, int b) { return MIN(BLOCK, sc->vocab - b * BLOCK); }
+
+/* block_max is that of the row. */
+static int not_finite(const struct sample_scratch *sc, const float *logits, struct err *e) {
+  int b = 0;
+  while (sc->block_max[b] < INFINITY) b++;
+  int id = b * BLOCK;
   while (logits[id] < INFINITY) id++;
   return err_set(e, ERR_INTERNAL, "logits: expected finite numbers, found %s at id %d", isnan(logits[id]) ? "NaN" : "infinity", id);
 }
 
-/* Fill block_max and max. Fails on NaN and +inf. */
-static int scan_row(struct sample_scratch *sc, const float *logits, struct err *e) {
-  bool is_nan = false;
-  float padded[BLOCK];
-  int n_whole = sc->vocab / BLOCK;
-  sc->max = sc->kern->scan(sc->block_max, logits, n_whole, &is_nan);
-  if (last_block(sc, logits, padded)) {
-    float last = sc->kern->scan(sc->block_max + n_whole, padded, 1, &is_nan);
-    sc->max = MAX(sc->max, last);
-  }
-  return !is_nan && sc->max < INFINITY ? 0 : not_finite(logits, e);
+/* The greatest of block_max, NaN where one of them is. */
+static float greatest(struct sample_scratch *sc) {
+  float max = -INFINITY, *of_blocks = sc->heap;
+  sc->peaks(of_blocks, sc->block_max, sc->n_blocks);
+  for (int i = 0; i < div_up(sc->n_blocks, PEAK_BLOCK); i++)
+    if (of_blocks[i] > max || isnan(of_blocks[i])) max = of_blocks[i];
+  return max;
 }
 
-/* The greatest logit of one block. */
-static float scan_block(const struct sample_scratch *sc, const float *logits, int b, bool *is_nan) {
-  float padded[BLOCK], max;
-  const float *x = logits + (size_t)b * BLOCK;
-  if (b == sc->vocab / BLOCK && last_block(sc, logits, padded)) x = padded;
-  sc->kern->scan(&max, x, 1, is_nan);
-  return max;
+/* Fill block_max and max; peaks may be NULL. Fails on NaN and +inf. */
+static int scan_row(struct sample_scratch *sc, const float *logits, const float *peaks, struct err *e) {
+  if (peaks) memcpy(sc->block_max, peaks, (size_t)sc->n_blocks * sizeof *peaks);
+  else sc->peaks(sc->block_max, logits, sc->vocab);
+  sc->max = greatest(sc);
+  return sc->max < INFINITY ? 0 : not_finite(sc, logits, e);
+}
+
+static void scan_block(struct sample_scratch *sc, const float *logits, int b) {
+  sc->peaks(sc->block_max + b, logits + (size_t)b * BLOCK, block_ids(sc, b));
 }
 
 static int32_t find_first(const struct sample_scratch *sc, const float *logits, float value) {
@@ -372,26 +377,25 @@ static void clear_masked(struct sample_scratch *sc, const struct sample_state *s
       for (int i = id; i < MIN(id + 32, sc->vocab); i++) sc->masked[i] = -INFINITY;
 }
 
-/* scan_row after edits of a row that was scanned before them: only where something changed. */
+/* scan_row after edits of a row that was scanned before them: only where something changed. A block that was all -inf, or was left out, stays so: no edit
+ * brings -inf back. */
 static int scan_edited(struct sample_scratch *sc, const float *logits, struct err *e) {
-  if (sc->n_edits > sc->n_blocks / 2) return scan_row(sc, logits, e);
-  bool is_nan = false;
-  for (int i = 0; i < sc->n_edits; i++) {
-    int b = sc->edits[i].id / BLOCK;
-    sc->block_max[b] = scan_block(sc, logits, b, &is_nan);
+  bool all = sc->n_edits > sc->n_blocks / 2;
+  for (int i = 0; i < (all ? sc->n_blocks : sc->n_edits); i++) {
+    int b = all ? i : sc->edits[i].id / BLOCK;
+    if (sc->block_max[b] > -INFINITY) scan_block(sc, logits, b);
   }
-  sc->max = -INFINITY;
-  for (int b = 0; b < sc->n_blocks; b++) sc->max = MAX(sc->max, sc->block_max[b]);
-  return !is_nan && sc->max < INFINITY ? 0 : not_finite(logits, e);
+  sc->max = greatest(sc);
+  return sc->max < INFINITY ? 0 : not_finite(sc, logits, e);
 }
 
 /* scan_row of the masked row, after edits: only where something is allowed. */
 static int scan_masked(struct sample_scratch *sc, const struct sample_state *s, struct err *e) {
-  bool is_nan = false;
   sc->max = -INFINITY;
   for (int b = 0; b < sc->n_blocks; b++) {
     bool any = allowed_bits(sc, s, b * BLOCK) || allowed_bits(sc, s, b * BLOCK + 32);
-    sc->block_max[b] = any ? scan_block(sc, sc->masked, b, &is_nan) : -INFINITY;
+    if (any) scan_block(sc, sc->masked, b);
+    else sc->block_max[b] = -INFINITY;
     sc->max = MAX(sc->max, sc->block_max[b]);
   }
   return sc->max < INFINITY ? 0 : err_set(e, ERR_INTERNAL, "logits: expected finite numbers, found infinity after logit_bias");
@@ -598,10 +602,11 @@ static int nothing_allowed(const struct sample_state *s, struct err *e) {
                  s->n_generated);
 }
 
-int sample_logprobs(struct sample_scratch *sc, const float *logits, int32_t id, int n_top, struct sample_result *out, struct err *e) {
+int sample_logprobs(struct sample_scratch *sc, const float *logits, const float *peaks, int32_t id, int n_top, struct sample_result *out,
+                    struct err *e) {
   CHECK(id >= -1 && id < sc->vocab && n_top >= 0 && n_top <= SAMPLE_TOP_MAX);
   *out = (struct sample_result){.id = id};
-  if (scan_row(sc, logits, e)) return -1;
+  if (scan_row(sc, logits, peaks, e)) return -1;
   if (sc->max == -INFINITY) return nothing_left(e);
   double log_sum = log_sum_exp(sc, logits);
   fill_top(sc, logits, log_sum, n_top, out);
@@ -609,11 +614,11 @@ int sample_logprobs(struct sample_scratch *sc, const float *logits, int32_t id, 
   return 0;
 }
 
-int sample_token(struct sample_scratch *sc, const struct sample_state *s, float *logits, uint64_t position, struct sample_result *out,
-                 struct err *e) {
+int sample_token(struct sample_scratch *sc, const struct sample_state *s, float *logits, const float *peaks, uint64_t position,
+                 struct sample_result *out, struct err *e) {
   const struct sample_params *p = &s->params;
   *out = (struct sample_result){.id = -1};
-  if (scan_row(sc, logits, e)) return -1; /* before edits, which could hide a NaN */
+  if (scan_row(sc, logits, peaks, e)) return -1; /* before edits, which could hide a NaN */
   if (sc->max == -INFINITY) return nothing_left(e);
   double log_sum = 0;
   if (p->n_logprobs >= 0) {

@@ -28,6 +28,7 @@
 
 #include "base/base.h"
 #include "base/err.h"
+#include "compute/kern.h"
 
 enum {
   SAMPLE_TOP_MAX = 20,    /* alternatives that come with log-probabilities */
@@ -90,6 +91,7 @@ struct sample_result {
 
 struct sample_scratch {
   const struct sample_kern *kern;
+  void (*peaks)(float *restrict peaks, const float *restrict x, int n); /* compute/kern.h */
   int vocab, n_blocks;
   float max;                     /* of the row that was scanned last */
   float *block_max;              /* [n_blocks] */
@@ -118,14 +120,15 @@ void sample_state_free(struct sample_state *s);               /* fine on a zeroe
 void sample_state_add(struct sample_state *s, int32_t token); /* after each token that stays in the output */
 
 /* Choose the token for `position` (its index in the whole sequence, prompt included). logits [vocab] are edited in place and put back
- * before return, after a failure too. */
-int sample_token(struct sample_scratch *sc, const struct sample_state *s, float *logits, uint64_t position, struct sample_result *out,
-                 struct err *e);
-/* How many of the greatest logits sample_token looks at, whatever they are: fewer than those may be given to it, if the rest is -inf. 0: it needs all. */
+ * before return, after a failure too. peaks: what came with them (compute/head.h); NULL: they are looked for. */
+int sample_token(struct sample_scratch *sc, const struct sample_state *s, float *logits, const float *peaks, uint64_t position,
+                 struct sample_result *out, struct err *e);
+/* How many of the greatest logits sample_token looks at, whatever they are: the rest may be left out, as compute/head.h says. 0: it needs all. */
 int sample_n_best(const struct sample_state *s);
 /* Whether the request's own wishes forbid id as its next token: logit_bias, suppressed, or an end before min_tokens. */
 bool sample_bans(const struct sample_state *s, int32_t id);
 /* Log-probability of a given token and the n_top best (rule 5), for prompts. id -1 = none, logprob is then 0. */
-int sample_logprobs(struct sample_scratch *sc, const float *logits, int32_t id, int n_top, struct sample_result *out, struct err *e);
+int sample_logprobs(struct sample_scratch *sc, const float *logits, const float *peaks, int32_t id, int n_top, struct sample_result *out,
+                    struct err *e);
 
 #endif

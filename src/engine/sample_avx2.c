@@ -3,7 +3,7 @@
 #define SAMPLE_LANES 8
 #include "engine/sample_impl.h"
 
-const struct sample_kern sample_kern_avx2 = {.scan = scan, .sum = sum_of_weights, .weigh = weigh};
+const struct sample_kern sample_kern_avx2 = {.sum = sum_of_weights, .weigh = weigh};
 #else
 typedef int sample_avx2_is_for_x86_64;
 #endif

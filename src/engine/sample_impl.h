@@ -49,35 +49,10 @@ static ALWAYS_INLINE lanes lanes_exp(lanes z) {
   return (lanes)(((lane_bits)poly + exponent) & counts);
 }
 
-/* Blocks that are asked for ahead of their turn: a row comes from memory, which by itself is not read as fast as it can be. */
-enum { SCAN_AHEAD = 16, LINE_FLOATS = 16 };
-
-static float scan(float *restrict block_max, const float *restrict x, int n_blocks, bool *is_nan) {
-  lane_bits strange = {0};
-  float max = -INFINITY;
-  for (int b = 0; b < n_blocks; b++, x += SAMPLE_BLOCK) {
-    lanes top = lanes_all(-INFINITY), other = top;
-    for (int i = 0; i < SAMPLE_BLOCK && b + SCAN_AHEAD < n_blocks; i += LINE_FLOATS) __builtin_prefetch(x + SCAN_AHEAD * SAMPLE_BLOCK + i);
-    for (int i = 0; i < SAMPLE_BLOCK; i += 2 * SAMPLE_LANES) {
-      lanes u = lanes_load(x + i), v = lanes_load(x + i + SAMPLE_LANES);
-      strange |= (u != u) | (v != v);
-      top = lanes_max(u, top);
-      other = lanes_max(v, other);
-    }
-    top = lanes_max(other, top);
-    float most = top[0];
-    for (int i = 1; i < SAMPLE_LANES; i++) most = MAX(most, top[i]);
-    block_max[b] = most;
-    max = MAX(max, most);
-  }
-  for (int i = 0; i < SAMPLE_LANES; i++) *is_nan |= strange[i] != 0;
-  return max;
-}
-
 static double sum_of_weights(double sum, const float *restrict x, int n_blocks, float max, float f) {
-  for (int b = 0; b < n_blocks; b++, x += SAMPLE_BLOCK) {
+  for (int b = 0; b < n_blocks; b++, x += PEAK_BLOCK) {
     lanes part[PARTS] = {{0}};
-    for (int i = 0; i < SAMPLE_BLOCK; i += 8)
+    for (int i = 0; i < PEAK_BLOCK; i += 8)
       for (int k = 0; k < PARTS; k++) part[k] += lanes_exp((lanes_load(x + i + k * SAMPLE_LANES) - max) * f);
     float lane[8];
     memcpy(lane, part, sizeof lane);

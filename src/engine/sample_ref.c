@@ -4,7 +4,7 @@
 
 #include "compute/kern.h"
 
-const struct sample_kern sample_kern_ref = {.scan = scan, .sum = sum_of_weights, .weigh = weigh};
+const struct sample_kern sample_kern_ref = {.sum = sum_of_weights, .weigh = weigh};
 
 const struct sample_kern *sample_kern_best(void) {
 #if defined(__x86_64__)

@@ -233,17 +233,17 @@ static void take_certain(struct request *r, struct said *out) {
 }
 
 /* The token at position, from the row of logits before it (NULL only where it is certain and no log-probability is wanted). */
-static int say_one(const struct say_model *m, struct say_scratch *sc, struct request *r, float *row, int position, struct said *out,
-                   struct err *e) {
+static int say_one(const struct say_model *m, struct say_scratch *sc, struct request *r, float *row, const float *peaks, int position,
+                   struct said *out, struct err *e) {
   *out = (struct said){0};
   int rc = 0;
   if (r->n_forced > 0) {
     take_certain(r, out);
-    if (r->sampling.params.n_logprobs >= 0) rc = sample_logprobs(&sc->sampler, row, out->result.id, r->top_max, &out->result, e);
+    if (r->sampling.params.n_logprobs >= 0) rc = sample_logprobs(&sc->sampler, row, peaks, out->result.id, r->top_max, &out->result, e);
   } else {
     if (allowed(m, sc, r, position, &r->sampling.allowed, e)) return -1;
     r->sampling.n_allowed = m->n_ids;
-    rc = sample_token(&sc->sampler, &r->sampling, row, (uint64_t)position, &out->result, e);
+    rc = sample_token(&sc->sampler, &r->sampling, row, peaks, (uint64_t)position, &out->result, e);
     r->sampling.allowed = NULL;
   }
   if (rc) return -1;
@@ -262,7 +262,8 @@ static int say_one(const struct say_model *m, struct say_scratch *sc, struct req
   return 0;
 }
 
-void say_tokens(const struct say_model *m, struct say_scratch *sc, const struct tensor *logits, struct say_rows *rows) {
+void say_tokens(const struct say_model *m, struct say_scratch *sc, const struct tensor *logits, const struct tensor *peaks,
+                struct say_rows *rows) {
   struct request *r = rows->r;
   rows->n_said = rows->n_right = 0;
   if (r->n_tokens == r->n_prompt && is_complete(m, r)) {
@@ -273,7 +274,8 @@ void say_tokens(const struct say_model *m, struct say_scratch *sc, const struct 
     struct said *said = &rows->said[rows->n_said];
     int position = r->n_tokens + i, out = i - (rows->n_rows - rows->n_out);
     float *row = out >= 0 ? tensor_row(logits, rows->first_out + out) : NULL;
-    if (say_one(m, sc, r, row, position, said, &rows->error)) {
+    const float *row_peaks = out >= 0 && peaks->data ? tensor_row(peaks, rows->first_out + out) : NULL;
+    if (say_one(m, sc, r, row, row_peaks, position, said, &rows->error)) {
       rows->failed = true;
       return;
     }

@@ -74,8 +74,9 @@ struct say_rows {
   bool failed; /* after n_said tokens */
   struct err error;
 };
-/* Changes r's sampling, grammar, thoughts and ahead, not its tokens. From any thread: one request by one at a time. */
-void say_tokens(const struct say_model *m, struct say_scratch *sc, const struct tensor *logits, struct say_rows *rows);
+/* peaks: of the logits (compute/head.h), data NULL for none. Changes r's sampling, grammar, thoughts and ahead, not its tokens. From any thread: one request by one at a time. */
+void say_tokens(const struct say_model *m, struct say_scratch *sc, const struct tensor *logits, const struct tensor *peaks,
+                struct say_rows *rows);
 /* What is certain behind the tokens that r has said, the next being that at position; when nothing was. */
 void say_expect(const struct say_model *m, struct say_scratch *sc, struct request *r, int position);
 

@@ -216,7 +216,7 @@ static void gemma3_forward(struct model *m, const struct batch *b, struct tensor
   struct tensor x = part(g->x, b->n_out, c->hidden);
   d->rmsnorm(dev, &x, &h, g->output_norm, 1, eps);
   TAP(m, "final_norm", -1, &x);
-  d->head(dev, logits, g->head.rows ? &g->head : &g->embed, &x, c->final_softcap, b->n_best);
+  model_head(m, logits, g->head.rows ? &g->head : &g->embed, &x, c->final_softcap, b);
 }
 
 const struct model_ops model_gemma3_ops = {.family = FAMILY_GEMMA3,

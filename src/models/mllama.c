@@ -347,7 +347,7 @@ static void mllama_forward(struct model *m, const struct batch *b, struct tensor
   struct tensor x = part(g->x, b->n_out, c->hidden);
   d->rmsnorm(dev, &x, &h, g->output_norm, 1, c->norm_eps);
   TAP(m, "final_norm", -1, &x);
-  d->head(dev, logits, &g->head, &x, 0, b->n_best);
+  model_head(m, logits, &g->head, &x, 0, b);
 }
 
 const struct model_ops model_mllama_ops = {.family = FAMILY_MLLAMA,

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "compute/attend.h"
+#include "compute/head.h"
 #include "models/drafter.h"
 #include "models/encoder.h"
 
@@ -64,7 +65,7 @@ size_t model_scratch_bytes(const struct model_config *c, const struct model_plan
     ffn = MAX(ffn, (size_t)y->ffn);
   }
   size_t per_row = (3 * hidden + 2 * MAX(q, ffn) + ple) * sizeof(float), per_kv = 2 * kv * sizeof(float),
-         per_out = (hidden + q + ple + (size_t)c->vocab) * sizeof(float);
+         per_out = (hidden + q + ple + (size_t)c->vocab + (size_t)head_blocks(c->vocab)) * sizeof(float);
   if (c->n_experts) per_row += (hidden + (size_t)c->n_experts) * sizeof(float);
   int n_threads = plan->n_threads > 0 ? plan->n_threads : workers_default_threads();
   struct moe_shape experts = experts_of(c, plan->rows_max);
@@ -122,6 +123,7 @@ struct model *model_open(const struct model_config *c, struct weights *w, const 
   m->scratch_bytes = model_scratch_bytes(c, plan);
 
   if (m->dev->ops->alloc(m->dev, &m->logits, plan->out_max, c->vocab, "logits", e)) goto fail;
+  if (m->dev->ops->is_near && m->dev->ops->alloc(m->dev, &m->peaks, plan->out_max, head_blocks(c->vocab), "peaks of logits", e)) goto fail;
   if (m->dev->ops->host_alloc(m->dev, &m->logits_host, plan->out_max, c->vocab, "logits", e)) goto fail;
   if (plan->soft_rows > 0 && m->dev->ops->alloc(m->dev, &m->soft, plan->soft_rows, c->hidden, "rows of pictures and sounds", e)) goto fail;
   if (ops->load(m, w, e)) goto fail;
@@ -139,6 +141,7 @@ void model_close(struct model *m) {
   if (m->attn) m->attn_ops->close(m->attn);
   if (m->dev) {
     m->dev->ops->free(m->dev, &m->logits);
+    m->dev->ops->free(m->dev, &m->peaks);
     m->dev->ops->free(m->dev, &m->soft);
     m->dev->ops->host_free(m->dev, &m->logits_host);
     m->dev->ops->host_free(m->dev, &m->tap_host);
@@ -154,6 +157,11 @@ void model_launch(struct model *m, const struct batch *b) {
   m->attn_ops->prepare(m->attn, b);
   m->ops->forward(m, b, &logits);
   TAP(m, "logits", -1, &logits);
+}
+
+void model_head(struct model *m, struct tensor *logits, const struct weight *w, const struct tensor *x, float cap, const struct batch *b) {
+  struct tensor peaks = m->peaks.data ? tensor_rows(m->peaks, logits->rows) : m->peaks;
+  m->dev->ops->head(m->dev, logits, &peaks, w, x, cap, b->n_best);
 }
 
 struct tensor model_fetch(struct model *m, int n_out) {

@@ -71,6 +71,7 @@ struct model { /* a family's own struct begins with it */
   struct attn *attn;
   struct tensor logits;           /* [out_max, vocab]: what forward fills */
   struct tensor logits_host;      /* the same where the host reads it (device.h fetch) */
+  struct tensor peaks;            /* [out_max, head_blocks(vocab)]: of them (compute/head.h); data NULL where the device is far */
   struct tensor tap_host;         /* rows for taps, of a far device; taken when the first tap looks */
   const struct weight *embed;     /* the table that embeds tokens; NULL: the family hands out neither this nor: */
   struct tensor hidden;           /* [out_max, hidden]: the `out` rows of the last forward behind the final norm, until the next forward */
@@ -103,6 +104,9 @@ int model_attn_layers(const struct model_config *c, struct attn_layer *layers);
 /* Estimate of everything but keys, values, packed weights and encoders: scratch of rows_max rows, logits of out_max, the store of soft
  * rows, and products wide enough for the plan's encoders (whose own scratch is encoder_scratch_bytes). */
 size_t model_scratch_bytes(const struct model_config *c, const struct model_plan *plan);
+
+/* What forward ends with: logits and peaks of the batch's `out` rows, whose hidden states x has. */
+void model_head(struct model *m, struct tensor *logits, const struct weight *w, const struct tensor *x, float cap, const struct batch *b);
 
 #define TAP(m, name, layer, x)                                                                                                             \
   do {                                                                                                                                     \

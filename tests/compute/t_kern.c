@@ -267,6 +267,36 @@ static void argmax(void **state) {
   }
 }
 
+/* Also of rows in which only one place, any of them, is not finite. */
+static void peaks(void **state) {
+  (void)state;
+  uint64_t rand = 8;
+  FOR_EACH_LENGTH(level, n) {
+    const struct kern *k = levels[level];
+    struct arrays a = new_arrays(n, &rand, 1);
+    int n_blocks = div_up(n, PEAK_BLOCK);
+    float *got = test_guard_alloc((size_t)n_blocks * sizeof *got);
+    for (int i = -1; i < n; i++) {
+      const float strange[] = {NAN, -NAN, INFINITY, -INFINITY};
+      for (size_t s = 0; s < ARRAY_LEN(strange) && (i >= 0 || s == 0); s++) {
+        float keep = i >= 0 ? a.x[i] : 0;
+        if (i >= 0) a.x[i] = strange[s];
+        k->peaks(got, a.x, n);
+        for (int b = 0; b < n_blocks; b++) {
+          float want = -INFINITY;
+          for (int j = b * PEAK_BLOCK; j < MIN(n, (b + 1) * PEAK_BLOCK); j++)
+            if (isnan(a.x[j]) || a.x[j] > want) want = a.x[j];
+          assert_true(isnan(want) ? isnan(got[b]) : got[b] == want);
+        }
+        if (i >= 0) a.x[i] = keep;
+      }
+      if (i >= 0) a.x[i] = test_rand_int(&rand, 0, 1) ? -INFINITY : test_rand_normal(&rand);
+    }
+    test_guard_free(got, (size_t)n_blocks * sizeof *got);
+    free_arrays(&a);
+  }
+}
+
 static void selection(void **state) {
   (void)state;
   struct err e = {0};
@@ -390,6 +420,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(rope),
     cmocka_unit_test(bits_do_not_depend_on_the_place),
     cmocka_unit_test(argmax),
+    cmocka_unit_test(peaks),
     cmocka_unit_test(selection),
     cmocka_unit_test(choice_by_processor),
     cmocka_unit_test(choice_by_bits),

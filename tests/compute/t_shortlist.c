@@ -14,6 +14,7 @@
 #include "base/record.h"
 #include "compute/device.h"
 #include "compute/gemm_quant.h"
+#include "compute/head_check.h"
 #include "compute/shortlist.h"
 
 enum { ROWS = SHORTLIST_ROWS_MAX };
@@ -44,7 +45,7 @@ struct world {
   struct device *d;
   struct weight w; /* bound */
   void *source;
-  struct tensor x, all, some; /* [ROWS, ...] */
+  struct tensor x, all, some, peaks; /* [ROWS, ...] */
 };
 
 static void new_source(struct world *w, const struct shape *s, uint64_t *rand) {
@@ -75,12 +76,13 @@ static void world_open(struct world *w, const struct shape *s, int threads, uint
   if (w->d->ops->weight_bind(w->d, &w->w, 1, "head", &e)) fail_msg("%s", e.msg);
   assert_non_null(w->w.shortlist);
   if (w->d->ops->alloc(w->d, &w->x, 2 * ROWS, s->cols, "test", &e) || w->d->ops->alloc(w->d, &w->all, 2 * ROWS, s->vocab, "test", &e) ||
-      w->d->ops->alloc(w->d, &w->some, 2 * ROWS, s->vocab, "test", &e))
+      w->d->ops->alloc(w->d, &w->some, 2 * ROWS, s->vocab, "test", &e) ||
+      w->d->ops->alloc(w->d, &w->peaks, 2 * ROWS, head_blocks(s->vocab), "test", &e))
     fail_msg("%s", e.msg);
 }
 
 static void world_close(struct world *w) {
-  struct tensor *all[] = {&w->x, &w->all, &w->some};
+  struct tensor *all[] = {&w->x, &w->all, &w->some, &w->peaks};
   for (size_t i = 0; i < ARRAY_LEN(all); i++) w->d->ops->free(w->d, all[i]);
   w->d->ops->weight_free(w->d, &w->w, 1);
   w->d->ops->close(w->d);
@@ -99,43 +101,20 @@ static void fill_x(struct world *w, int rows, uint64_t *rand) {
   }
 }
 
-static int descending(const void *a, const void *b) {
-  float x = *(const float *)a, y = *(const float *)b;
-  return (x < y) - (x > y);
-}
-
-/* Number of logits that were left out. */
-static int check_row(const float *all, const float *some, int vocab, int n_best, bool all_wanted) {
-  float *sorted = xcalloc((size_t)vocab, sizeof *sorted);
-  memcpy(sorted, all, (size_t)vocab * sizeof *sorted);
-  bool has_nan = false;
-  for (int i = 0; i < vocab; i++) has_nan |= isnan(all[i]);
-  if (!has_nan) qsort(sorted, (size_t)vocab, sizeof *sorted, descending);
-  int n_missing = 0;
-  for (int i = 0; i < vocab; i++) {
-    if (memcmp(&all[i], &some[i], sizeof *all) == 0) continue;
-    n_missing++;
-    if (isnan(all[i])) fail_msg("logit %d is no number, found %g", i, (double)some[i]);
-    if (some[i] != -INFINITY) fail_msg("logit %d: expected %.9g, found %.9g", i, (double)all[i], (double)some[i]);
-    if (all_wanted) fail_msg("logit %d is missing where all are wanted", i);
-    if (!has_nan && all[i] >= sorted[MIN(n_best, vocab) - 1])
-      fail_msg("logit %d, %.9g, is among the %d greatest, the last of which is %.9g", i, (double)all[i], n_best,
-               (double)sorted[MIN(n_best, vocab) - 1]);
-  }
-  free(sorted);
-  return n_missing;
-}
-
-static int compare(struct world *w, int rows, float cap, const int32_t *n_best) {
-  struct tensor x = tensor_rows(w->x, rows), all = tensor_rows(w->all, rows), some = tensor_rows(w->some, rows);
+static int compare(struct world *w, int rows, float cap, const int32_t *n_best, bool with_peaks) {
+  struct tensor x = tensor_rows(w->x, rows), all = tensor_rows(w->all, rows), some = tensor_rows(w->some, rows), none = {0};
+  struct tensor peaks = with_peaks ? tensor_rows(w->peaks, rows) : none;
   memset(some.data, 0xff, (size_t)rows * some.row_bytes);
-  w->d->ops->head(w->d, &all, &w->w, &x, cap, NULL);
-  w->d->ops->head(w->d, &some, &w->w, &x, cap, n_best);
-  bool all_wanted = rows > ROWS;
-  for (int r = 0; r < rows; r++) all_wanted |= n_best[r] == 0;
+  if (with_peaks) memset(peaks.data, 0xff, (size_t)rows * peaks.row_bytes);
+  w->d->ops->head(w->d, &all, &none, &w->w, &x, cap, NULL);
+  w->d->ops->head(w->d, &some, &peaks, &w->w, &x, cap, n_best);
+  bool all_wanted = rows > ROWS && !with_peaks;
+  for (int r = 0; r < rows; r++) all_wanted |= rows <= ROWS && n_best[r] == 0;
   int n_missing = 0;
   for (int r = 0; r < rows; r++)
-    if (n_best[r] >= 0 || all_wanted) n_missing += check_row(tensor_row(&all, r), tensor_row(&some, r), w->w.rows, n_best[r], all_wanted);
+    if (n_best[r] >= 0 || all_wanted)
+      n_missing += head_check_row(tensor_row(&all, r), tensor_row(&some, r), with_peaks ? tensor_row(&peaks, r) : NULL, w->w.rows,
+                                  n_best[r], all_wanted || n_best[r] == 0);
   return n_missing;
 }
 
@@ -160,7 +139,7 @@ static void test_greatest(void **state) {
       int32_t n_best[2 * ROWS];
       for (int r = 0; r < rows; r++) n_best[r] = test_rand_int(&rand, 0, 2) ? 1 : test_rand_int(&rand, -1, SHORTLIST_BEST_MAX + 5);
       fill_x(&w, rows, &rand);
-      n_missing += compare(&w, rows, caps[test_rand_int(&rand, 0, 4)], n_best);
+      n_missing += compare(&w, rows, caps[test_rand_int(&rand, 0, 4)], n_best, j % 2);
       n_all += (long)rows * s.vocab;
     }
     world_close(&w);
@@ -177,7 +156,7 @@ static void test_most_is_left_out(void **state) {
   struct world w;
   world_open(&w, &s, 2, &rand);
   for (int c = 0; c < s.cols; c++) tensor_row(&w.x, 0)[c] = test_rand_normal(&rand);
-  int n_missing = compare(&w, 1, 0, (const int32_t[]){1});
+  int n_missing = compare(&w, 1, 0, (const int32_t[]){1}, true);
   printf("  %d of %d\n", n_missing, s.vocab);
   assert_true(n_missing > s.vocab * 3 / 4);
   world_close(&w);
@@ -193,19 +172,22 @@ static void test_recorded(void **state) {
   struct world w;
   world_open(&w, &s, 2, &rand);
   int32_t n_best[2] = {1, 0};
-  struct tensor x = tensor_rows(w.x, 2), all = tensor_rows(w.all, 2), some = tensor_rows(w.some, 2);
+  struct tensor x = tensor_rows(w.x, 2), all = tensor_rows(w.all, 2), some = tensor_rows(w.some, 2), peaks = tensor_rows(w.peaks, 2),
+                none = {0};
   struct device_record *r = w.d->ops->record_new(w.d, 40, 40 * 256, &e);
   assert_non_null(r);
   fill_x(&w, 2, &rand);
   w.d->ops->record_begin(w.d, r);
-  w.d->ops->head(w.d, &some, &w.w, &x, 30, n_best);
+  w.d->ops->head(w.d, &some, &peaks, &w.w, &x, 30, n_best);
   w.d->ops->record_end(w.d, r);
   for (int i = 0; i < REPLAYS; i++) {
     for (int k = 0; k < 2; k++) n_best[k] = test_rand_int(&rand, 0, 3);
     fill_x(&w, 2, &rand);
     w.d->ops->record_replay(w.d, r);
-    w.d->ops->head(w.d, &all, &w.w, &x, 30, NULL);
-    for (int k = 0; k < 2; k++) check_row(tensor_row(&all, k), tensor_row(&some, k), s.vocab, n_best[k], n_best[0] == 0 || n_best[1] == 0);
+    w.d->ops->head(w.d, &all, &none, &w.w, &x, 30, NULL);
+    for (int k = 0; k < 2; k++)
+      head_check_row(tensor_row(&all, k), tensor_row(&some, k), tensor_row(&peaks, k), s.vocab, n_best[k],
+                     n_best[0] == 0 || n_best[1] == 0);
   }
   w.d->ops->record_delete(w.d, r);
   world_close(&w);

@@ -441,7 +441,7 @@ static void check_prompt_logprobs(struct oracle *o, const int32_t *ids, int n, c
     }
     struct sample_result want;
     const float *row = o->rows.logits + (size_t)(from + i - 1) * NARROW_VOCAB;
-    assert_int_equal(sample_logprobs(&o->scratch, row, t->id, n_top, &want, NULL), 0);
+    assert_int_equal(sample_logprobs(&o->scratch, row, NULL, t->id, n_top, &want, NULL), 0);
     assert_int_equal(t->n_top, n_top);
     if (on_npu()) { /* chunks are other routes there */
       assert_true(fabsf(t->logprob - want.logprob) <= 0.3f);

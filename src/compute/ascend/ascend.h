@@ -186,7 +186,8 @@ void ascend_rope_free(struct device *device, struct rope_table *t);
 void ascend_rope_step(struct device *device, struct rope_table *t, const int32_t *pos, int rows);
 void ascend_rope(struct device *device, struct tensor *x, const struct rope_table *t);
 void ascend_softcap(struct device *device, struct tensor *y, const struct tensor *x, float cap);
-void ascend_head(struct device *device, struct tensor *y, const struct weight *w, const struct tensor *x, float cap, const int32_t *n_best);
+void ascend_head(struct device *device, struct tensor *y, struct tensor *peaks, const struct weight *w, const struct tensor *x, float cap,
+                 const int32_t *n_best);
 void ascend_gather(struct device *device, struct tensor *y, const struct tensor *x, const int32_t *rows);
 void ascend_argmax(struct device *device, int32_t *ids, const struct tensor *x);
 void ascend_copy(struct device *device, struct tensor *y, const struct tensor *x);

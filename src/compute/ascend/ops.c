@@ -139,9 +139,10 @@ void ascend_softcap(struct device *device, struct tensor *y, const struct tensor
   times(d, &out, &out, (double)cap);
 }
 
-/* All logits: nothing is left out. */
-void ascend_head(struct device *device, struct tensor *y, const struct weight *w, const struct tensor *x, float cap, const int32_t *n_best) {
-  (void)n_best;
+/* All logits: nothing is left out, and the host finds the peaks. */
+void ascend_head(struct device *device, struct tensor *y, struct tensor *peaks, const struct weight *w, const struct tensor *x, float cap,
+                 const int32_t *n_best) {
+  (void)n_best, (void)peaks;
   ascend_linear(device, 1, &w, &y, x);
   if (cap > 0) ascend_softcap(device, y, y, cap);
 }
