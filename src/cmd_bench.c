@@ -6,7 +6,8 @@
  *
  * Floors: a step takes at least as long as its operations, products at the int8 peak (with bf16, f16 and f32 weights: at the float peak) and attention
  * at the float peak; and at least as long as reading the weights once, of experts those of one row, and each sequence's visible keys and values. Which of
- * the two is the longer is the figure's bound. Peaks are measured before and after everything else, and the better ones count.
+ * the two is the longer is the figure's bound. Peaks are measured before and after each run, for on a shared machine they change from second to second: a
+ * run is held against the mean of the two, and a figure's floor and the share of it that was reached are medians, too.
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -22,8 +23,8 @@ enum { LIST_MAX = 16 };
 struct figure {
   const char *kind; /* "prefill", "decode" */
   int64_t depth, batch;
-  double tokens_s, floor_tokens_s; /* floor 0: not known */
-  const char *bound;               /* "operations", "bytes" */
+  double tokens_s, floor_tokens_s, reached; /* floor 0: not known */
+  const char *bound;                        /* "operations", "bytes" */
 };
 
 static int32_t *random_prompt(int64_t n, int vocab, uint64_t seed) {
@@ -157,16 +158,45 @@ static void decode_floor(struct figure *v, const struct cygnet_info *i, const st
             steps * (double)read_bytes + keys[0] * (double)i->kv_token_bytes_full + keys[1] * (double)i->kv_token_bytes_sliding);
 }
 
-/* The better of two measurements. */
-static int measure_floor(struct cygnet *c, struct cygnet_floor *f) {
-  struct cygnet_floor g;
+static int measure_peaks(struct cygnet *c, struct cygnet_floor *f) {
   struct cygnet_error e;
-  if (cygnet_floor(c, &g, &e)) return command_fail_public(&e);
-  f->read_gb_s = MAX(f->read_gb_s, g.read_gb_s);
-  f->int8_gop_s = MAX(f->int8_gop_s, g.int8_gop_s);
-  f->float_gop_s = MAX(f->float_gop_s, g.float_gop_s);
-  f->float_name = g.float_name;
-  return 0;
+  return cygnet_floor(c, f, &e) ? command_fail_public(&e) : 0;
+}
+
+static struct cygnet_floor mean(const struct cygnet_floor *a, const struct cygnet_floor *b) {
+  struct cygnet_floor f = *a;
+  f.read_gb_s = (a->read_gb_s + b->read_gb_s) / 2;
+  f.int8_gop_s = (a->int8_gop_s + b->int8_gop_s) / 2;
+  f.float_gop_s = (a->float_gop_s + b->float_gop_s) / 2;
+  return f;
+}
+
+/* --repeat runs. peaks: those measured last; best: of all. */
+static int measure(struct cygnet *c, const struct cygnet_info *i, const struct options *o, struct figure *v, struct cygnet_floor *peaks,
+                   struct cygnet_floor *best) {
+  const int n = (int)o->repeat;
+  bool is_prefill = !strcmp(v->kind, "prefill");
+  double *rates = xmalloc(3 * (size_t)n * sizeof *rates), *floors = rates + n, *reached = floors + n;
+  int status = 0;
+  for (int r = 0; r < n && !status; r++) {
+    struct cygnet_floor after, around;
+    if (is_prefill) status = time_prefill(c, v->depth, o->bench_prompt, i->vocab, (uint64_t)r, &rates[r]);
+    else status = time_decode(c, v->depth, v->batch, o->bench_gen, i->vocab, (uint64_t)r, &rates[r]);
+    if (!status) status = measure_peaks(c, &after);
+    if (status) break;
+    around = mean(peaks, &after);
+    *peaks = after;
+    best->read_gb_s = MAX(best->read_gb_s, after.read_gb_s);
+    best->int8_gop_s = MAX(best->int8_gop_s, after.int8_gop_s);
+    best->float_gop_s = MAX(best->float_gop_s, after.float_gop_s);
+    if (is_prefill) prefill_floor(v, i, &around, o->bench_prompt);
+    else decode_floor(v, i, &around, o->bench_gen);
+    floors[r] = v->floor_tokens_s;
+    reached[r] = floors[r] > 0 ? rates[r] / floors[r] : 0;
+  }
+  if (!status) v->tokens_s = median(rates, n), v->floor_tokens_s = median(floors, n), v->reached = median(reached, n);
+  free(rates);
+  return status;
 }
 
 /* ---- output ------------------------------------------------------------------------------------------------------------- */
@@ -182,7 +212,7 @@ static void print_text(const struct cygnet_info *i, const struct cygnet_floor *f
   printf("  %-8s %8s %6s %12s %12s %8s  %s\n", "", "depth", "batch", "tokens/s", "floor", "reached", "bound by");
   for (int k = 0; k < n; k++) {
     printf("  %-8s %8lld %6lld %12.1f ", v[k].kind, (long long)v[k].depth, (long long)v[k].batch, v[k].tokens_s);
-    if (v[k].bound) printf("%12.1f %7.0f%%  %s\n", v[k].floor_tokens_s, 100 * v[k].tokens_s / v[k].floor_tokens_s, v[k].bound);
+    if (v[k].bound) printf("%12.1f %7.0f%%  %s\n", v[k].floor_tokens_s, 100 * v[k].reached, v[k].bound);
     else printf("%12s %8s\n", "-", "-");
   }
 }
@@ -190,9 +220,9 @@ static void print_text(const struct cygnet_info *i, const struct cygnet_floor *f
 static void print_json(const struct cygnet_info *i, const struct cygnet_floor *f, const struct figure *v, int n) {
   json_t *runs = json_array();
   for (int k = 0; k < n; k++)
-    json_array_append_new(runs, json_pack("{s:s, s:I, s:I, s:f, s:f, s:s*}", "kind", v[k].kind, "depth", (json_int_t)v[k].depth, "batch",
-                                          (json_int_t)v[k].batch, "tokens_per_s", v[k].tokens_s, "floor_tokens_per_s", v[k].floor_tokens_s,
-                                          "bound", v[k].bound));
+    json_array_append_new(runs, json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:s*}", "kind", v[k].kind, "depth", (json_int_t)v[k].depth,
+                                          "batch", (json_int_t)v[k].batch, "tokens_per_s", v[k].tokens_s, "floor_tokens_per_s",
+                                          v[k].floor_tokens_s, "reached", v[k].reached, "bound", v[k].bound));
   json_t *o = json_pack("{s:s, s:s, s:i, s:s, s:f, s:I, s:I, s:I, s:I, s:{s:f, s:f, s:f, s:s}, s:o}", "model", i->name, "isa", i->isa,
                         "threads", i->threads, "kv_type", i->kv_type, "load_ms", i->load_ms, "resident_bytes",
                         (json_int_t)mem_resident_bytes(), "kv_token_bytes_full", (json_int_t)i->kv_token_bytes_full,
@@ -238,28 +268,21 @@ int cmd_bench(const struct options *o) {
   if (!c) return status;
 
   struct cygnet_info info;
-  struct cygnet_floor f = {0};
+  struct cygnet_floor peaks, best;
   cygnet_info(c, &info);
   struct figure figures[LIST_MAX * (LIST_MAX + 1)];
   int n = 0;
-  status = measure_floor(c, &f);
-  double *rates = xmalloc((size_t)o->repeat * sizeof *rates);
+  status = measure_peaks(c, &peaks);
+  best = peaks;
   for (int d = 0; d < n_depths && !status; d++) {
-    for (int r = 0; r < o->repeat && !status; r++) status = time_prefill(c, depths[d], o->bench_prompt, info.vocab, (uint64_t)r, &rates[r]);
-    figures[n++] = (struct figure){.kind = "prefill", .depth = depths[d], .batch = 1, .tokens_s = median(rates, (int)o->repeat)};
+    figures[n] = (struct figure){.kind = "prefill", .depth = depths[d], .batch = 1};
+    status = measure(c, &info, o, &figures[n++], &peaks, &best);
     for (int b = 0; b < n_batches && !status; b++) {
-      for (int r = 0; r < o->repeat && !status; r++)
-        status = time_decode(c, depths[d], batches[b], o->bench_gen, info.vocab, (uint64_t)r, &rates[r]);
-      figures[n++] = (struct figure){.kind = "decode", .depth = depths[d], .batch = batches[b], .tokens_s = median(rates, (int)o->repeat)};
+      figures[n] = (struct figure){.kind = "decode", .depth = depths[d], .batch = batches[b]};
+      status = measure(c, &info, o, &figures[n++], &peaks, &best);
     }
   }
-  free(rates);
-  if (!status) status = measure_floor(c, &f);
-  for (int k = 0; k < n; k++) {
-    if (!strcmp(figures[k].kind, "prefill")) prefill_floor(&figures[k], &info, &f, o->bench_prompt);
-    else decode_floor(&figures[k], &info, &f, o->bench_gen);
-  }
-  if (!status) (o->json ? print_json : print_text)(&info, &f, figures, n);
+  if (!status) (o->json ? print_json : print_text)(&info, &best, figures, n);
   cygnet_close(c);
   return status;
 }

@@ -19,6 +19,11 @@ struct machine_floor {
 };
 int floor_measure(const struct kern *k, struct workers *w, struct machine_floor *out, struct err *e);
 
+/* Sum of what lies there, n_bytes a multiple of 64, in the widest loads; so far ahead to the first-level cache, and so far to the second: as products of one
+ * row do it. Some bytes behind the end are asked for, too. */
+enum { FLOOR_READ_NEAR = 2048, FLOOR_READ_FAR = 8192 };
+uint64_t floor_read_avx2(const void *p, size_t n_bytes), floor_read_avx512(const void *p, size_t n_bytes);
+
 /* Register-only loops: n rounds; return the operations done. One set per level. */
 double floor_int8_avx2(int n), floor_float_avx2(int n);
 double floor_int8_avxvnni(int n);

@@ -3,6 +3,7 @@
 
 #if defined(__x86_64__)
 #ifdef CYGNET_SIMDE /* nothing to measure under emulation */
+uint64_t floor_read_avx512(const void *p, size_t n_bytes) { return floor_read_avx2(p, n_bytes); }
 double floor_int8_avx512(int n) { return (double)n; }
 double floor_float_avx512(int n) { return (double)n; }
 #else
@@ -10,6 +11,16 @@ double floor_float_avx512(int n) { return (double)n; }
 
 enum { CHAINS = 16 };
 #define FORGET(v) __asm__ volatile("" : "+v"(v)) /* as in floor_avx2.c */
+
+uint64_t floor_read_avx512(const void *p, size_t n_bytes) {
+  __m512i sum = _mm512_setzero_si512();
+  for (const char *at = p, *end = at + n_bytes; at < end; at += 64) {
+    _mm_prefetch(at + FLOOR_READ_NEAR, _MM_HINT_T0);
+    _mm_prefetch(at + FLOOR_READ_FAR, _MM_HINT_T1);
+    sum = _mm512_add_epi64(sum, _mm512_loadu_si512(at));
+  }
+  return (uint64_t)_mm512_reduce_add_epi64(sum);
+}
 
 double floor_int8_avx512(int n) {
   __m512i a[CHAINS], x = _mm512_set1_epi8(3), y = _mm512_set1_epi8(-5);
