@@ -1,9 +1,9 @@
 /* floor.h — what this machine can do at best, measured: the floors that `bench` holds the engine against.
  *
- * read bandwidth: all threads read disjoint parts of a buffer far larger than the caches.
+ * read bandwidth: all threads read disjoint parts of a buffer larger than what caches keep of it; the median of passes over it.
  * int8 peak: the level's multiply-add of 8-bit numbers on registers only (2 operations per product); 0 for the reference level.
  * float peak: bf16 products where the level has them, else float32 fused multiply-adds.
- * Each takes about 0.2 s and gives the best of several tries.
+ * Each takes about 0.2 s; the two peaks are the best of several tries.
  */
 #ifndef CYGNET_FLOOR_H
 #define CYGNET_FLOOR_H
