@@ -12,8 +12,8 @@
  * same bits:
  *
  *   many   keys and values of the segment are packed, then lines go over them in groups of 32 (two tiles), whose scores stay in the first-level cache
- *   few    up to 16 lines, bound by memory: scores with keys as they lie, turned afterwards; values block by block in a place that stays in the
- *          first-level cache, where their sums go through memory instead
+ *   few    up to 16 lines, bound by memory: scores with keys as they lie, turned afterwards; of values a block of keys × 32 dims is packed while the one
+ *          before it is multiplied, in a place that stays in the first-level cache, and the sums of 64 dims stay in tiles over all blocks
  *
  * Packing interleaves two rows of values with unpack instructions, which work within 16 bytes: acc has the dims of 32 in the order
  *   0-3, 8-11, 16-19, 24-27, 4-7, 12-15, 20-23, 28-31        and finish puts them right.
@@ -34,8 +34,10 @@ enum {
   GROUP = 2 * SIDE, /* lines */
   TILE_BYTES = 1024,
   PAIR_BYTES = 2 * TILE_BYTES,
+  COLUMNS = 4,   /* of few lines, that become columns of a tile and rows again together */
+  KEY_TILES = 4, /* whose scores with few lines are summed at once */
 };
-_Static_assert(ATTN_SEGMENT % (2 * BLOCK) == 0, "a segment is whole pairs of blocks");
+_Static_assert(ATTN_SEGMENT % BLOCK == 0, "a segment is whole blocks");
 
 /* Sums of lines 0 to 15 and 16 to 31 by two tiles of columns; factors. */
 #define T_C00 0
@@ -113,6 +115,14 @@ static void amx_pack_keys_tile(char *tile, const void *const *k, size_t at) {
   for (int r = 0; r < SIDE; r++)
     for (int j = 0; j < SIDE; j++) memcpy(tile + r * 64 + 4 * j, (const char *)k[j] + at + 4 * (size_t)r, 4);
 }
+static void amx_pack_columns(char *tile, const void *const row[COLUMNS], size_t at) {
+  for (int r = 0; r < SIDE; r++)
+    for (int i = 0; i < COLUMNS; i++) memcpy(tile + r * 64 + 4 * i, (const char *)row[i] + at + 4 * (size_t)r, 4);
+}
+static void amx_turn_scores(float *p, const float *s) {
+  for (int l = 0; l < COLUMNS; l++)
+    for (int j = 0; j < SIDE; j++) p[l * ATTN_SEGMENT + j] = s[j * SIDE + l];
+}
 /* Row r of two tiles: keys 2r and 2r + 1, 32 dims in the order above. */
 static void amx_pack_values_row(char *tiles, const void *even, const void *odd) {
   for (int i = 0; i < BLOCK; i++) {
@@ -128,7 +138,14 @@ static ALWAYS_INLINE __m512i amx_quarters(const char *a, const char *b, const ch
   x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)c), 2);
   return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)d), 3);
 }
-/* A transposition of 16 × 16 pairs: quarters of keys i, i + 4, i + 8, i + 12 side by side, then 4 × 4 pairs within each quarter. */
+/* A transposition of 4 × 4 pairs within each quarter. */
+static ALWAYS_INLINE void amx_turn_quarters(__m512i x[4]) {
+  const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpacklo_epi32(x[2], x[3]);
+  const __m512i c = _mm512_unpackhi_epi32(x[0], x[1]), d = _mm512_unpackhi_epi32(x[2], x[3]);
+  x[0] = _mm512_unpacklo_epi64(a, b), x[1] = _mm512_unpackhi_epi64(a, b);
+  x[2] = _mm512_unpacklo_epi64(c, d), x[3] = _mm512_unpackhi_epi64(c, d);
+}
+/* A transposition of 16 × 16 pairs: quarters of keys i, i + 4, i + 8, i + 12 side by side, then each. */
 static ALWAYS_INLINE void amx_pack_keys_tile(char *tile, const void *const *k, size_t at) {
   __m512i x[4][4];
 #pragma GCC unroll 4
@@ -140,13 +157,36 @@ static ALWAYS_INLINE void amx_pack_keys_tile(char *tile, const void *const *k, s
   }
 #pragma GCC unroll 4
   for (int u = 0; u < 4; u++) {
-    const __m512i a = _mm512_unpacklo_epi32(x[u][0], x[u][1]), b = _mm512_unpacklo_epi32(x[u][2], x[u][3]);
-    const __m512i c = _mm512_unpackhi_epi32(x[u][0], x[u][1]), d = _mm512_unpackhi_epi32(x[u][2], x[u][3]);
-    _mm512_store_si512(tile + (4 * u + 0) * 64, _mm512_unpacklo_epi64(a, b));
-    _mm512_store_si512(tile + (4 * u + 1) * 64, _mm512_unpackhi_epi64(a, b));
-    _mm512_store_si512(tile + (4 * u + 2) * 64, _mm512_unpacklo_epi64(c, d));
-    _mm512_store_si512(tile + (4 * u + 3) * 64, _mm512_unpackhi_epi64(c, d));
+    amx_turn_quarters(x[u]);
+#pragma GCC unroll 4
+    for (int w = 0; w < 4; w++) _mm512_store_si512(tile + (4 * u + w) * 64, x[u][w]);
   }
+}
+/* Four columns of a tile: the 16 pairs of each of four rows. */
+static ALWAYS_INLINE void amx_pack_columns(char *tile, const void *const row[COLUMNS], size_t at) {
+  __m512i x[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) x[i] = _mm512_loadu_si512((const char *)row[i] + at);
+  amx_turn_quarters(x);
+#pragma GCC unroll 4
+  for (int w = 0; w < 4; w++) {
+    _mm_store_si128((__m128i *)(tile + w * 64), _mm512_castsi512_si128(x[w]));
+    _mm_store_si128((__m128i *)(tile + (4 + w) * 64), _mm512_extracti32x4_epi32(x[w], 1));
+    _mm_store_si128((__m128i *)(tile + (8 + w) * 64), _mm512_extracti32x4_epi32(x[w], 2));
+    _mm_store_si128((__m128i *)(tile + (12 + w) * 64), _mm512_extracti32x4_epi32(x[w], 3));
+  }
+}
+/* Scores of 16 keys with four lines, [keys][SIDE], as rows of p. */
+static ALWAYS_INLINE void amx_turn_scores(float *p, const float *s) {
+  __m512i x[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    const char *key = (const char *)(s + i * SIDE);
+    x[i] = amx_quarters(key, key + 4 * 64, key + 8 * 64, key + 12 * 64);
+  }
+  amx_turn_quarters(x);
+#pragma GCC unroll 4
+  for (int l = 0; l < 4; l++) _mm512_store_si512(p + l * ATTN_SEGMENT, x[l]);
 }
 static ALWAYS_INLINE void amx_pack_values_row(char *tiles, const void *even, const void *odd) {
   const __m512i a = _mm512_loadu_si512(even), b = _mm512_loadu_si512(odd);
@@ -239,17 +279,19 @@ static KERNEL void amx_values(struct amx_group *g, int i, const char *packed, si
   else amx_matrix(false, g->acc + i, line, p, sizeof g->p[0], 128, 64, v, block_bytes, g->hi - g->lo);
 }
 
-/* q of up to 16 lines as columns: a tile hi and a tile lo for each BLOCK dims. */
-static void amx_pack_q(char *out, const struct amx_group *g, const void *zero_row) {
-  const void *hi[SIDE], *lo[SIDE];
-  for (int l = 0; l < SIDE; l++) {
-    const uint16_t *q = (const uint16_t *)(g->q + (size_t)l * (size_t)g->head_dim);
-    hi[l] = l < g->n ? q : zero_row;
-    lo[l] = l < g->n ? q + g->head_dim : zero_row;
-  }
-  for (int i = 0; i < g->head_dim; i += BLOCK, out += PAIR_BYTES) {
-    amx_pack_keys_tile(out, hi, sizeof(uint16_t) * (size_t)i);
-    amx_pack_keys_tile(out + TILE_BYTES, lo, sizeof(uint16_t) * (size_t)i);
+/* q of up to 16 lines as columns, four at a time: a tile hi and a tile lo for each BLOCK dims. */
+static void amx_pack_q(char *out, const struct amx_group *g) {
+  for (int l = 0; l < g->n; l += COLUMNS) {
+    const void *hi[COLUMNS], *lo[COLUMNS];
+    char *to = out + sizeof(float) * (size_t)l;
+    for (int i = 0; i < COLUMNS; i++) { /* the last line once more where there is none */
+      const uint16_t *q = (const uint16_t *)(g->q + (size_t)MIN(l + i, g->n - 1) * (size_t)g->head_dim);
+      hi[i] = q, lo[i] = q + g->head_dim;
+    }
+    for (int i = 0; i < g->head_dim; i += BLOCK, to += PAIR_BYTES) {
+      amx_pack_columns(to, hi, sizeof(uint16_t) * (size_t)i);
+      amx_pack_columns(to + TILE_BYTES, lo, sizeof(uint16_t) * (size_t)i);
+    }
   }
 }
 
@@ -263,11 +305,17 @@ static const char *amx_rows_together(char *copy, const void *const *k, int from,
   return copy;
 }
 
-/* Scores of up to 16 lines with two blocks of keys, the other way round: keys × lines, so that keys need no packing. Four sums at once, as a product
- * takes 52 cycles to its result. */
-static KERNEL void amx_few_scores(float *out, const char *q, const char *const k[4], int head_dim, size_t row_bytes,
-                                  struct amx_ahead *ahead) {
-  const int each = div_up(2 * BLOCK * BLOCK, head_dim); /* rows: as many as these are */
+/* Scores of up to 16 lines with up to four tiles of keys, the other way round: keys × lines, so that keys need no packing. */
+#define AMX_FEW_KEYS(c, a, keys)                                                                                                           \
+  do {                                                                                                                                     \
+    TILE_LOAD(a, keys, row_bytes);                                                                                                         \
+    TILE_BF16(c, a, T_B0);                                                                                                                 \
+    amx_ask(ahead, each);                                                                                                                  \
+    TILE_BF16(c, a, T_B1);                                                                                                                 \
+  } while (0)
+static ALWAYS_INLINE void amx_few_scores_of(const int n, float (*out)[SIDE], const char *q, const char *const k[KEY_TILES], int head_dim,
+                                            size_t row_bytes, struct amx_ahead *ahead) {
+  const int each = div_up(SIDE * BLOCK, head_dim); /* rows: as many as are worked on */
   TILE_SEES_MEMORY();
   TILE_ZERO(T_C00);
   TILE_ZERO(T_C01);
@@ -277,54 +325,77 @@ static KERNEL void amx_few_scores(float *out, const char *q, const char *const k
     const size_t at = sizeof(uint16_t) * (size_t)i;
     TILE_LOAD(T_B0, q, 64);
     TILE_LOAD(T_B1, q + TILE_BYTES, 64);
-    TILE_LOAD(T_A0, k[0] + at, row_bytes);
-    TILE_BF16(T_C00, T_A0, T_B0);
-    TILE_LOAD(T_A1, k[1] + at, row_bytes);
-    TILE_BF16(T_C01, T_A1, T_B0);
-    TILE_BF16(T_C00, T_A0, T_B1);
-    TILE_BF16(T_C01, T_A1, T_B1);
-    TILE_LOAD(T_A0, k[2] + at, row_bytes);
-    TILE_BF16(T_C10, T_A0, T_B0);
-    TILE_LOAD(T_A1, k[3] + at, row_bytes);
-    TILE_BF16(T_C11, T_A1, T_B0);
-    TILE_BF16(T_C10, T_A0, T_B1);
-    TILE_BF16(T_C11, T_A1, T_B1);
-    amx_ask(ahead, each);
+    AMX_FEW_KEYS(T_C00, T_A0, k[0] + at);
+    if (n > 1) AMX_FEW_KEYS(T_C01, T_A1, k[1] + at);
+    if (n > 2) AMX_FEW_KEYS(T_C10, T_A0, k[2] + at);
+    if (n > 3) AMX_FEW_KEYS(T_C11, T_A1, k[3] + at);
   }
   TILE_STORE(T_C00, out, 64);
-  TILE_STORE(T_C01, out + SIDE * SIDE, 64);
-  TILE_STORE(T_C10, out + 2 * SIDE * SIDE, 64);
-  TILE_STORE(T_C11, out + 3 * SIDE * SIDE, 64);
+  if (n > 1) TILE_STORE(T_C01, out + SIDE, 64);
+  if (n > 2) TILE_STORE(T_C10, out + 2 * SIDE, 64);
+  if (n > 3) TILE_STORE(T_C11, out + 3 * SIDE, 64);
+  TILE_SEES_MEMORY();
+}
+static KERNEL void amx_few_scores(int n, float (*out)[SIDE], const char *q, const char *const k[KEY_TILES], int head_dim, size_t row_bytes,
+                                  struct amx_ahead *ahead) {
+  switch (n) {
+  case 1: amx_few_scores_of(1, out, q, k, head_dim, row_bytes, ahead); break;
+  case 2: amx_few_scores_of(2, out, q, k, head_dim, row_bytes, ahead); break;
+  case 3: amx_few_scores_of(3, out, q, k, head_dim, row_bytes, ahead); break;
+  default: amx_few_scores_of(4, out, q, k, head_dim, row_bytes, ahead);
+  }
 }
 
-/* Results of up to 16 lines: one block of values more. */
-#define AMX_FEW_VALUES(c0, c1, acc, v)                                                                                                     \
+/* A block of values, BLOCK dims. */
+static ALWAYS_INLINE void amx_few_pack(char *out, const void *const *v, size_t at) {
+#pragma GCC unroll 16
+  for (int r = 0; r < SIDE; r++) amx_pack_values_row(out + 64 * r, (const char *)v[2 * r] + at, (const char *)v[2 * r + 1] + at);
+}
+
+#define AMX_FEW_VALUES(c0, c1, packed)                                                                                                     \
   do {                                                                                                                                     \
-    TILE_LOAD(c0, acc, line);                                                                                                              \
-    TILE_LOAD(c1, (acc) + SIDE, line);                                                                                                     \
-    TILE_LOAD(T_B0, v, 64);                                                                                                                \
-    TILE_LOAD(T_B1, (v) + TILE_BYTES, 64);                                                                                                 \
+    TILE_LOAD(T_B0, packed, 64);                                                                                                           \
+    TILE_LOAD(T_B1, (packed) + TILE_BYTES, 64);                                                                                            \
     TILE_BF16(c0, T_A0, T_B0);                                                                                                             \
     TILE_BF16(c1, T_A0, T_B1);                                                                                                             \
     TILE_BF16(c0, T_A1, T_B0);                                                                                                             \
     TILE_BF16(c1, T_A1, T_B1);                                                                                                             \
-    TILE_STORE(c0, acc, line);                                                                                                             \
-    TILE_STORE(c1, (acc) + SIDE, line);                                                                                                    \
   } while (0)
-static KERNEL void amx_few_values(struct amx_group *g, int block, const char *packed, struct amx_ahead *ahead, int n) {
-  const size_t line = sizeof(float) * (size_t)g->head_dim;
-  const char *p = (const char *)&g->p[0][block * BLOCK];
-  const int each = div_up(n * 2 * BLOCK, g->head_dim);
-  int i = 0;
-  TILE_SEES_MEMORY();
-  TILE_LOAD(T_A0, p, sizeof g->p[0]);
-  TILE_LOAD(T_A1, p + 64, sizeof g->p[0]);
-  for (; i + 2 * BLOCK <= g->head_dim; i += 2 * BLOCK, packed += 2 * PAIR_BYTES) {
-    AMX_FEW_VALUES(T_C00, T_C01, g->acc + i, packed);
+
+/* Dims from i on of the results of up to 16 lines, BLOCK of them or twice as many. Tiles are loaded when what comes after them has been packed: by then
+ * the stores that made them are done. */
+static ALWAYS_INLINE void amx_few_values_of(const bool wide, struct amx_group *g, int i, const void *const *v, struct amx_ahead *ahead,
+                                            int each) {
+  _Alignas(64) char low[PAIR_BYTES], high[PAIR_BYTES];
+  const size_t line = sizeof(float) * (size_t)g->head_dim, at = sizeof(uint16_t) * (size_t)i;
+  float *acc = g->acc + i;
+  TILE_ZERO(T_C00);
+  TILE_ZERO(T_C01);
+  TILE_ZERO(T_C10);
+  TILE_ZERO(T_C11);
+  for (int b = g->lo; b < g->hi; b++) {
+    const char *p = (const char *)&g->p[0][b * BLOCK];
+    amx_few_pack(low, v + b * BLOCK, at);
+    TILE_SEES_MEMORY();
+    if (wide && b > g->lo) AMX_FEW_VALUES(T_C10, T_C11, high);
     amx_ask(ahead, each);
-    AMX_FEW_VALUES(T_C10, T_C11, g->acc + i + BLOCK, packed + PAIR_BYTES);
+    if (wide) amx_few_pack(high, v + b * BLOCK, at + 2 * BLOCK);
+    TILE_SEES_MEMORY();
+    TILE_LOAD(T_A0, p, sizeof g->p[0]);
+    TILE_LOAD(T_A1, p + 64, sizeof g->p[0]);
+    AMX_FEW_VALUES(T_C00, T_C01, low);
   }
-  if (i < g->head_dim) AMX_FEW_VALUES(T_C00, T_C01, g->acc + i, packed);
+  TILE_STORE(T_C00, acc, line);
+  TILE_STORE(T_C01, acc + SIDE, line);
+  if (wide) {
+    AMX_FEW_VALUES(T_C10, T_C11, high);
+    TILE_STORE(T_C10, acc + BLOCK, line);
+    TILE_STORE(T_C11, acc + BLOCK + SIDE, line);
+  }
+}
+static KERNEL void amx_few_values(struct amx_group *g, int i, const void *const *v, struct amx_ahead *ahead, int each) {
+  if (i + 2 * BLOCK <= g->head_dim) amx_few_values_of(true, g, i, v, ahead, each);
+  else amx_few_values_of(false, g, i, v, ahead, each);
 }
 
 /* --- softmax ----------------------------------------------------------------------------------------------------------------- */
@@ -346,8 +417,8 @@ static KERNEL void amx_greatest(struct amx_group *g) {
   }
 }
 
-/* Scores to p = exp(score - max), each block of 32 as 32 hi and 32 lo in its place. */
-static KERNEL void amx_softmax(struct amx_group *g) {
+/* Scores to p = exp(score - max), each block of 32 as 32 hi and 32 lo in its place. n rows are asked for with each. */
+static KERNEL void amx_softmax(struct amx_group *g, struct amx_ahead *ahead, int n) {
   for (int l = 0; l < g->n; l++) {
     const vec top = vec_set1(g->max[l]);
     vec even = vec_zero(), odd = vec_zero();
@@ -356,6 +427,7 @@ static KERNEL void amx_softmax(struct amx_group *g) {
       const vec a = vec_exp(vec_sub(vec_load(&g->p[l][j]), top)), b = vec_exp(vec_sub(vec_load(&g->p[l][j + VEC]), top));
       even = vec_add(even, a), odd = vec_add(odd, b);
       amx_split_vecs(p, p + BLOCK, a, b);
+      amx_ask(ahead, n);
     }
     g->sum[l] = vec_sum(vec_add(even, odd));
   }
@@ -363,7 +435,7 @@ static KERNEL void amx_softmax(struct amx_group *g) {
 
 /* --- a segment --------------------------------------------------------------------------------------------------------------- */
 
-/* Of lines: n in two tiles, or up to 16 in each of four sums and two factors. */
+/* Of n lines in two tiles, or up to 16 in each of four sums and two factors. */
 static void amx_shape(int n) {
   struct tile_shapes s = {0};
   const int first = MIN(n, SIDE), second = n > SIDE ? n - SIDE : n;
@@ -418,7 +490,7 @@ static void amx_many(const struct attn_lines *s, const struct attn_seen *seen) {
     if (g.n != shaped) amx_shape(shaped = g.n);
     for (int b = g.lo; b < g.hi; b++) amx_scores(&g, b, keys + (size_t)b * block_bytes);
     amx_greatest(&g);
-    amx_softmax(&g);
+    amx_softmax(&g, &next, 0);
     for (int i = 0; i < s->head_dim; i += BLOCK) amx_values(&g, i, values, block_bytes);
   }
   tile_end();
@@ -426,47 +498,38 @@ static void amx_many(const struct attn_lines *s, const struct attn_seen *seen) {
 
 /* The scores of a group of up to 16 lines, to p. */
 static void amx_few_all_scores(struct amx_group *g, const struct attn_seen *seen) {
-  enum { TILES = 2 * BLOCK / SIDE };
-  _Alignas(64) float s[2 * BLOCK][SIDE], turned[SIDE][SIDE];
+  _Alignas(64) float s[ATTN_SEGMENT][SIDE];
   char *q = seen->scratch, *copies = q + (size_t)(g->head_dim / BLOCK) * PAIR_BYTES;
   struct amx_ahead keys = {seen->k + seen->lo, seen->hi - seen->lo, seen->row_bytes}, values = amx_values_ahead(seen);
+  const int first = seen->lo / SIDE, end = div_up(seen->hi, SIDE); /* tiles of keys */
   if (!seen->asked) amx_ask(&keys, keys.n);
-  amx_pack_q(q, g, seen->zero_row);
+  amx_pack_q(q, g);
   amx_shape(SIDE);
-  for (int b = g->lo & ~1; b < g->hi; b += 2) {
-    const char *k[TILES];
-    int from[TILES], to[TILES]; /* keys of each tile that somebody sees */
-    for (int i = 0; i < TILES; i++) {
-      const int at = b * BLOCK + i * SIDE;
-      from[i] = MAX(seen->lo - at, 0), to[i] = MIN(seen->hi - at, SIDE);
-      k[i] = amx_rows_together(copies + (size_t)(i * SIDE) * seen->row_bytes, seen->k + at, from[i], to[i], seen->row_bytes);
+  for (int t = first, n; t < end; t += n) {
+    const char *k[KEY_TILES];
+    n = MIN(end - t, KEY_TILES);
+    for (int i = 0; i < n; i++) {
+      const int at = (t + i) * SIDE;
+      k[i] = amx_rows_together(copies + (size_t)(i * SIDE) * seen->row_bytes, seen->k + at, MAX(seen->lo - at, 0), MIN(seen->hi - at, SIDE),
+                               seen->row_bytes);
     }
-    amx_few_scores(s[0], q, k, g->head_dim, seen->row_bytes, &values);
-    for (int i = 0; i < TILES; i++) {
-      const void *rows[SIDE];
-      if (from[i] >= to[i]) continue;
-      for (int j = 0; j < SIDE; j++) rows[j] = s[i * SIDE + j];
-      amx_pack_keys_tile((char *)turned, rows, 0);
-      for (int l = 0; l < g->n; l++) memcpy(&g->p[l][b * BLOCK + i * SIDE], turned[l], sizeof turned[l]);
-    }
+    amx_few_scores(n, &s[t * SIDE], q, k, g->head_dim, seen->row_bytes, &values);
+  }
+  for (int t = first; t < end; t++) {
+    for (int l = 0; l < g->n; l += COLUMNS) amx_turn_scores(&g->p[l][t * SIDE], &s[t * SIDE][l]);
   }
 }
 
 static void amx_few(const struct attn_lines *s, const struct attn_seen *seen) {
   struct amx_group g;
-  char *packed = seen->scratch;
+  struct amx_ahead next = amx_keys_ahead(seen);
   if (!amx_group_of(&g, s, seen, 0)) return;
   amx_few_all_scores(&g, seen);
   amx_greatest(&g);
-  amx_softmax(&g);
+  amx_softmax(&g, &next, 1);
   amx_shape(g.n);
-  memset(g.acc, 0, sizeof(float) * (size_t)g.n * (size_t)g.head_dim);
-  struct amx_ahead next = amx_keys_ahead(seen);
-  const int half = div_up(next.n, 2 * (g.hi - g.lo)); /* of what a block's time is worth */
-  for (int b = g.lo; b < g.hi; b++) {
-    amx_pack_values(packed, seen->v + b * BLOCK, s->head_dim, &next, half);
-    amx_few_values(&g, b, packed, &next, half);
-  }
+  const int each = div_up(next.n * 2 * BLOCK, s->head_dim * (g.hi - g.lo));
+  for (int i = 0; i < s->head_dim; i += 2 * BLOCK) amx_few_values(&g, i, seen->v, &next, each);
   tile_end();
 }
 

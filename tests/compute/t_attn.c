@@ -189,6 +189,22 @@ static void every_road_gives_the_same_bits(void **state) {
   }
 }
 
+/* Wide heads in windows that begin anywhere in a segment: a few rows at a time meet the blocks of keys and of dims that many rows meet. */
+static void windows_of_wide_heads(void **state) {
+  (void)state;
+  uint64_t rand = 16;
+  static const int head_dims[] = {256, 96, 128, 160, 64};
+  for (int i = 0; i < 10; i++) {
+    struct world w = new_world(1, 1 + i % 4, head_dims[i % 5], test_rand_int(&rand, 20, 120), DTYPE_BF16, test_rand(&rand));
+    w.n_seqs = 2;
+    for (int s = 0; s < w.n_seqs; s++) {
+      w.len[s] = test_rand_int(&rand, 40, 290);
+      w.quiet[s] = w.len[s] - 20;
+    }
+    for (int level = 0; level < n_levels; level++) expect_one_answer(&w, levels[level], 4, &rand);
+  }
+}
+
 /* Contexts of several segments, so that blocks are split over threads; the window of 700 crosses one. */
 static void long_contexts(void **state) {
   (void)state;
@@ -619,6 +635,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(all_geometries_match_the_oracle),
     cmocka_unit_test(all_windows_match_the_oracle),
     cmocka_unit_test(every_road_gives_the_same_bits),
+    cmocka_unit_test(windows_of_wide_heads),
     cmocka_unit_test(long_contexts),
     cmocka_unit_test(many_users_have_the_bits_of_one),
     cmocka_unit_test(rows_of_a_picture_see_each_other),
