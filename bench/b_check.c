@@ -264,7 +264,8 @@ static void check_products(const struct kern *k, const struct limits *l, const s
 static void shortlist_run(void *ctx) {
   static const int32_t n_best[1] = {1};
   struct product *p = ctx;
-  shortlist_product(p->k, NULL, &p->s, &p->w, &p->y, &p->x, 0, n_best);
+  struct tensor no_peaks = {0};
+  shortlist_product(p->k, NULL, &p->s, &p->w, &p->y, &no_peaks, &p->x, 0, n_best);
 }
 
 /* The likeliest token out of a matrix that no cache holds, against all logits. */
@@ -376,14 +377,15 @@ static void element_run(void *ctx) {
   case 2: o->k->gated(values[0], values[1], values[2], ACT_GELU_TANH, ELEMENTS); break;
   case 3: o->k->softcap(values[0], values[1], 30, ELEMENTS); break;
   case 4: o->k->rope(values[0], values[1], values[2], ELEMENTS); break;
-  default: o->k->argmax(values[1], ELEMENTS, &bad); break;
+  case 5: o->k->argmax(values[1], ELEMENTS, &bad); break;
+  default: o->k->peaks(values[0], values[1], ELEMENTS); break;
   }
 }
 
 static void check_elements(const struct kern *k) {
-  static const char *const names[] = {"rmsnorm", "add_rmsnorm", "gelu", "softcap", "rope", "argmax"};
+  static const char *const names[] = {"rmsnorm", "add_rmsnorm", "gelu", "softcap", "rope", "argmax", "peaks"};
   static const double least[] = {
-      2.3, 2.5, 15, 11, 1.3, 4}; /* argmax: half of 8, which avx2 has on processors with wider vectors; of Zen 3's 12 it is a third */
+      2.3, 2.5, 15, 11, 1.3, 4, 8}; /* argmax: half of 8, which avx2 has on processors with wider vectors; of Zen 3's 12 it is a third */
   for (int i = 0; i < (int)ARRAY_LEN(names); i++) {
     for (int v = 0; v < 3; v++)
       for (int j = 0; j < ELEMENTS; j++) values[v][j] = next_float();
