@@ -26,6 +26,8 @@
 void head_product(const struct kern *k, struct workers *workers, struct gemm_scratch *s, const struct weight *w, struct tensor *y,
                   struct tensor *peaks, const struct tensor *x, float cap, const int32_t *n_best);
 
+/* Of one row; NULL where there are none. */
+static inline float *head_peaks(const struct tensor *peaks, int row) { return peaks->data ? tensor_row(peaks, row) : NULL; }
 static inline int head_blocks(int vocab) { return div_up(vocab, PEAK_BLOCK); }
 
 #endif

@@ -303,12 +303,12 @@ static void finish_panel(const struct call *c, float *y, int panel) {
 static void finish_block(const struct call *c, int row, int block) {
   const uint8_t *wanted = shortlist_of(c->w)->wanted;
   int col = block * PEAK_BLOCK, n = MIN(PEAK_BLOCK, c->w->rows - col), from = col / GEMM_PANEL, to = div_up(col + n, GEMM_PANEL);
-  float *y = tensor_row(&c->y, row), *peak = c->peaks.data ? tensor_row(&c->peaks, row) + block : NULL;
-  bool any = !peak;
+  float *y = tensor_row(&c->y, row), *peaks = head_peaks(&c->peaks, row);
+  bool any = !peaks;
   for (int panel = from; panel < to; panel++) any |= wanted[panel] != GEMM_UNWANTED;
   for (int panel = from; any && panel < to; panel++) finish_panel(c, y + panel * GEMM_PANEL, panel);
-  if (peak && any) c->kern->peaks(peak, y + col, n);
-  else if (peak) *peak = -INFINITY;
+  if (peaks && any) c->kern->peaks(peaks + block, y + col, n);
+  else if (peaks) peaks[block] = -INFINITY;
 }
 
 static void finish_item(void *ctx, int item, int worker) {

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/workers.h"
+#include "compute/head.h"
 
 /* ---- life ----------------------------------------------------------------------------------------------------------------- */
 
@@ -444,8 +445,9 @@ static void sample_one(void *ctx, int item, int worker) {
     return;
   }
   const struct request *r = rows->r;
-  rows->failed = sample_logprobs(&c->sayers[worker].sampler, tensor_row(&c->logits, rows->first_out), NULL, r->tokens[s->prompt_token],
-                                 r->top_max, &rows->said[0].result, &rows->error) != 0;
+  rows->failed = sample_logprobs(&c->sayers[worker].sampler, tensor_row(&c->logits, rows->first_out),
+                                 head_peaks(&c->model->peaks, rows->first_out), r->tokens[s->prompt_token], r->top_max,
+                                 &rows->said[0].result, &rows->error) != 0;
 }
 
 /* Text of one token; a control token ends what a stop string could reach across. Returns the index of the stop string that matched, or -1. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compute/head.h"
 
 enum { FORCED_BYTES = 256 }; /* asked of a grammar at once */
 
@@ -274,7 +275,7 @@ void say_tokens(const struct say_model *m, struct say_scratch *sc, const struct 
     struct said *said = &rows->said[rows->n_said];
     int position = r->n_tokens + i, out = i - (rows->n_rows - rows->n_out);
     float *row = out >= 0 ? tensor_row(logits, rows->first_out + out) : NULL;
-    const float *row_peaks = out >= 0 && peaks->data ? tensor_row(peaks, rows->first_out + out) : NULL;
+    const float *row_peaks = out >= 0 ? head_peaks(peaks, rows->first_out + out) : NULL;
     if (say_one(m, sc, r, row, row_peaks, position, said, &rows->error)) {
       rows->failed = true;
       return;

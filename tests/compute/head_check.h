@@ -1,4 +1,4 @@
-/* head_check.h — a row of logits of which some were left out, held to all of them (compute/head.h's rules). */
+/* head_check.h — a device with one output matrix, and a row of its logits of which some were left out, held to all of them (compute/head.h's rules). */
 #ifndef CYGNET_TESTS_HEAD_CHECK_H
 #define CYGNET_TESTS_HEAD_CHECK_H
 
@@ -8,7 +8,37 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compute/device.h"
 #include "compute/head.h"
+
+struct head_world {
+  struct device *d;
+  struct weight w; /* bound */
+  void *source;
+  struct tensor x, all, some, peaks; /* [rows_max, ...] */
+};
+
+/* On a device with the kernels k; w and source are filled in. */
+static inline void head_world_open(struct head_world *w, const struct kern *k, int rows_max, int threads) {
+  struct err e = {0};
+  const int vocab = w->w.rows, cols = w->w.cols;
+  struct device_config c = {.isa = k->isa, .n_threads = threads, .rows_max = rows_max, .cols_max = cols};
+  if (!(w->d = device_cpu_ops.open(&c, &e))) fail_msg("%s", e.msg);
+  w->d->kern = k;
+  if (w->d->ops->weight_bind(w->d, &w->w, 1, "head", &e)) fail_msg("%s", e.msg);
+  struct tensor *all[] = {&w->x, &w->all, &w->some, &w->peaks};
+  const int widths[] = {cols, vocab, vocab, head_blocks(vocab)};
+  for (size_t i = 0; i < ARRAY_LEN(all); i++)
+    if (w->d->ops->alloc(w->d, all[i], rows_max, widths[i], "test", &e)) fail_msg("%s", e.msg);
+}
+
+static inline void head_world_close(struct head_world *w) {
+  struct tensor *all[] = {&w->x, &w->all, &w->some, &w->peaks};
+  for (size_t i = 0; i < ARRAY_LEN(all); i++) w->d->ops->free(w->d, all[i]);
+  w->d->ops->weight_free(w->d, &w->w, 1);
+  w->d->ops->close(w->d);
+  free(w->source);
+}
 
 static inline int head_check_descending(const void *a, const void *b) {
   float x = *(const float *)a, y = *(const float *)b;

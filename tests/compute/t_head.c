@@ -23,14 +23,7 @@ enum { WORLDS = 3, CALLS = 3, VOCAB_MOST = 700, REPLAYS = 2 };
 enum { WORLDS = 40, CALLS = 25, VOCAB_MOST = 6000, REPLAYS = 30 };
 #endif
 
-struct world {
-  struct device *d;
-  struct weight w; /* bound */
-  void *source;
-  struct tensor x, all, some, peaks; /* [ROWS, ...] */
-};
-
-static void new_source(struct world *w, enum dtype type, int vocab, int cols, uint64_t *rand) {
+static void new_source(struct head_world *w, enum dtype type, int vocab, int cols, uint64_t *rand) {
   w->w = (struct weight){.dtype = type, .rows = vocab, .cols = cols}; /* no coarse copy: t_shortlist has those */
   assert_true(dtype_row_bytes(type, (size_t)cols, &w->w.row_bytes));
   w->w.source = w->source = xcalloc((size_t)vocab, w->w.row_bytes);
@@ -47,27 +40,12 @@ static void new_source(struct world *w, enum dtype type, int vocab, int cols, ui
   free(row);
 }
 
-static void world_open(struct world *w, const struct kern *k, enum dtype type, int vocab, int cols, int threads, uint64_t *rand) {
-  struct err e = {0};
-  struct device_config c = {.isa = k->isa, .n_threads = threads, .rows_max = ROWS, .cols_max = cols};
-  if (!(w->d = device_cpu_ops.open(&c, &e))) fail_msg("%s", e.msg);
-  w->d->kern = k;
+static void world_open(struct head_world *w, const struct kern *k, enum dtype type, int vocab, int cols, int threads, uint64_t *rand) {
   new_source(w, type, vocab, cols, rand);
-  if (w->d->ops->weight_bind(w->d, &w->w, 1, "head", &e)) fail_msg("%s", e.msg);
-  if (w->d->ops->alloc(w->d, &w->x, ROWS, cols, "test", &e) || w->d->ops->alloc(w->d, &w->all, ROWS, vocab, "test", &e) ||
-      w->d->ops->alloc(w->d, &w->some, ROWS, vocab, "test", &e) || w->d->ops->alloc(w->d, &w->peaks, ROWS, head_blocks(vocab), "test", &e))
-    fail_msg("%s", e.msg);
+  head_world_open(w, k, ROWS, threads);
 }
 
-static void world_close(struct world *w) {
-  struct tensor *all[] = {&w->x, &w->all, &w->some, &w->peaks};
-  for (size_t i = 0; i < ARRAY_LEN(all); i++) w->d->ops->free(w->d, all[i]);
-  w->d->ops->weight_free(w->d, &w->w, 1);
-  w->d->ops->close(w->d);
-  free(w->source);
-}
-
-static void fill(struct world *w, int rows, int32_t *n_best, uint64_t *rand) {
+static void fill(struct head_world *w, int rows, int32_t *n_best, uint64_t *rand) {
   for (int r = 0; r < rows; r++) {
     float *x = tensor_row(&w->x, r);
     for (int c = 0; c < w->x.cols; c++) x[c] = test_rand_normal(rand);
@@ -78,14 +56,14 @@ static void fill(struct world *w, int rows, int32_t *n_best, uint64_t *rand) {
 }
 
 /* The plain product; x, which gemm may be given in any form, is read by both. */
-static void all_logits(struct world *w, const struct tensor *all, const struct tensor *x, float cap) {
+static void all_logits(struct head_world *w, const struct tensor *all, const struct tensor *x, float cap) {
   struct tensor y = tensor_rows(*all, x->rows);
   w->d->ops->linear(w->d, 1, (const struct weight *[]){&w->w}, (struct tensor *[]){&y}, x);
   if (cap > 0) w->d->ops->softcap(w->d, &y, &y, cap);
 }
 
 /* Returns how many logits were left out. */
-static int check(struct world *w, int rows, const int32_t *n_best) {
+static int check(struct head_world *w, int rows, const int32_t *n_best) {
   int n_missing = 0;
   for (int r = 0; r < rows; r++) {
     const float *peaks = tensor_row(&w->peaks, r);
@@ -106,7 +84,7 @@ static void test_roads(void **state) {
   for (int i = 0; (k = kern_variant(i)); i++) {
     long n_missing = 0, n_all = 0;
     for (int j = 0; j < WORLDS; j++) {
-      struct world w;
+      struct head_world w;
       int vocab = test_rand_int(&rand, 1, j % 4 ? VOCAB_MOST / 5 : VOCAB_MOST);
       world_open(&w, k, types[j % 4], vocab, 32 * test_rand_int(&rand, 1, 4), 1 + j % 3, &rand);
       for (int call = 0; call < CALLS; call++) {
@@ -124,7 +102,7 @@ static void test_roads(void **state) {
         n_missing += check(&w, rows, n_best);
         n_all += (long)rows * vocab;
       }
-      world_close(&w);
+      head_world_close(&w);
     }
     printf("  %s: %ld of %ld logits left out\n", k->name, n_missing, n_all);
     if (!k->gemm->tiles) assert_int_equal(n_missing, 0);
@@ -138,7 +116,7 @@ static void test_most_is_left_out(void **state) {
   uint64_t rand = 4;
   for (int i = 0; (k = kern_variant(i)); i++) {
     if (!k->gemm->tiles) continue;
-    struct world w;
+    struct head_world w;
     world_open(&w, k, DTYPE_Q8_0, 16 * VOCAB_MOST / 3, 64, 1, &rand);
     int32_t n_best[16];
     fill(&w, 16, n_best, &rand);
@@ -152,7 +130,7 @@ static void test_most_is_left_out(void **state) {
     long n_missing = check(&w, 16, n_best);
     printf("  %s: %ld of %d\n", k->name, n_missing, 16 * w.w.rows);
     if (VOCAB_MOST > 1000) assert_true(n_missing > 16L * w.w.rows * 8 / 10);
-    world_close(&w);
+    head_world_close(&w);
   }
 }
 
@@ -163,7 +141,7 @@ static void test_recorded(void **state) {
   uint64_t rand = 3;
   for (int i = 0; (k = kern_variant(i)); i++) {
     struct err e = {0};
-    struct world w;
+    struct head_world w;
     world_open(&w, k, DTYPE_Q8_0, VOCAB_MOST / 4, 96, 2, &rand);
     int32_t n_best[ROWS];
     enum { N = 9 };
@@ -181,7 +159,7 @@ static void test_recorded(void **state) {
       check(&w, N, n_best);
     }
     w.d->ops->record_delete(w.d, r);
-    world_close(&w);
+    head_world_close(&w);
   }
 }
 

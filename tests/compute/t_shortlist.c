@@ -41,14 +41,7 @@ struct shape {
   int n_zero, n_bad;
 };
 
-struct world {
-  struct device *d;
-  struct weight w; /* bound */
-  void *source;
-  struct tensor x, all, some, peaks; /* [ROWS, ...] */
-};
-
-static void new_source(struct world *w, const struct shape *s, uint64_t *rand) {
+static void new_source(struct head_world *w, const struct shape *s, uint64_t *rand) {
   w->w = (struct weight){.dtype = s->type, .rows = s->vocab, .cols = s->cols, .is_head = true};
   assert_true(dtype_row_bytes(s->type, (size_t)s->cols, &w->w.row_bytes));
   w->w.source = w->source = xcalloc((size_t)s->vocab, w->w.row_bytes);
@@ -67,30 +60,14 @@ static void new_source(struct world *w, const struct shape *s, uint64_t *rand) {
   free(width);
 }
 
-static void world_open(struct world *w, const struct shape *s, int threads, uint64_t *rand) {
-  struct err e = {0};
-  struct device_config c = {.isa = kernel()->isa, .n_threads = threads, .rows_max = 2 * ROWS, .cols_max = s->cols};
-  if (!(w->d = device_cpu_ops.open(&c, &e))) fail_msg("%s", e.msg);
-  w->d->kern = kernel();
+static void world_open(struct head_world *w, const struct shape *s, int threads, uint64_t *rand) {
   new_source(w, s, rand);
-  if (w->d->ops->weight_bind(w->d, &w->w, 1, "head", &e)) fail_msg("%s", e.msg);
+  head_world_open(w, kernel(), 2 * ROWS, threads);
   assert_non_null(w->w.shortlist);
-  if (w->d->ops->alloc(w->d, &w->x, 2 * ROWS, s->cols, "test", &e) || w->d->ops->alloc(w->d, &w->all, 2 * ROWS, s->vocab, "test", &e) ||
-      w->d->ops->alloc(w->d, &w->some, 2 * ROWS, s->vocab, "test", &e) ||
-      w->d->ops->alloc(w->d, &w->peaks, 2 * ROWS, head_blocks(s->vocab), "test", &e))
-    fail_msg("%s", e.msg);
-}
-
-static void world_close(struct world *w) {
-  struct tensor *all[] = {&w->x, &w->all, &w->some, &w->peaks};
-  for (size_t i = 0; i < ARRAY_LEN(all); i++) w->d->ops->free(w->d, all[i]);
-  w->d->ops->weight_free(w->d, &w->w, 1);
-  w->d->ops->close(w->d);
-  free(w->source);
 }
 
 /* One of few columns leads in some rows, as in real hidden states. */
-static void fill_x(struct world *w, int rows, uint64_t *rand) {
+static void fill_x(struct head_world *w, int rows, uint64_t *rand) {
   for (int r = 0; r < rows; r++) {
     float *x = tensor_row(&w->x, r), size = exp2f((float)test_rand_int(rand, -12, 8));
     for (int c = 0; c < w->x.cols; c++) x[c] = size * test_rand_normal(rand);
@@ -101,7 +78,7 @@ static void fill_x(struct world *w, int rows, uint64_t *rand) {
   }
 }
 
-static int compare(struct world *w, int rows, float cap, const int32_t *n_best, bool with_peaks) {
+static int compare(struct head_world *w, int rows, float cap, const int32_t *n_best, bool with_peaks) {
   struct tensor x = tensor_rows(w->x, rows), all = tensor_rows(w->all, rows), some = tensor_rows(w->some, rows), none = {0};
   struct tensor peaks = with_peaks ? tensor_rows(w->peaks, rows) : none;
   memset(some.data, 0xff, (size_t)rows * some.row_bytes);
@@ -131,7 +108,7 @@ static void test_greatest(void **state) {
                       .repeated = test_rand_int(&rand, 0, 4) == 0,
                       .n_zero = test_rand_int(&rand, 0, 5) ? 0 : 40,
                       .n_bad = test_rand_int(&rand, 0, 9) ? 0 : 2};
-    struct world w;
+    struct head_world w;
     world_open(&w, &s, 1 + i % 3, &rand);
     for (int j = 0; j < CALLS; j++) {
       static const float caps[] = {0, 0, 30, 1, 0.01f};
@@ -142,7 +119,7 @@ static void test_greatest(void **state) {
       n_missing += compare(&w, rows, caps[test_rand_int(&rand, 0, 4)], n_best, j % 2);
       n_all += (long)rows * s.vocab;
     }
-    world_close(&w);
+    head_world_close(&w);
   }
   printf("  %ld of %ld logits left out\n", n_missing, n_all);
 }
@@ -153,13 +130,13 @@ static void test_most_is_left_out(void **state) {
   if (!kernel()) skip();
   uint64_t rand = 5;
   struct shape s = {.type = DTYPE_Q8_0, .vocab = VOCAB_LARGE, .cols = 640, .wide = 8};
-  struct world w;
+  struct head_world w;
   world_open(&w, &s, 2, &rand);
   for (int c = 0; c < s.cols; c++) tensor_row(&w.x, 0)[c] = test_rand_normal(&rand);
   int n_missing = compare(&w, 1, 0, (const int32_t[]){1}, true);
   printf("  %d of %d\n", n_missing, s.vocab);
   assert_true(n_missing > s.vocab * 3 / 4);
-  world_close(&w);
+  head_world_close(&w);
 }
 
 /* A recorded product looks at x and at what is wanted when it is replayed. */
@@ -169,7 +146,7 @@ static void test_recorded(void **state) {
   uint64_t rand = 3;
   struct err e = {0};
   struct shape s = {.type = DTYPE_BF16, .vocab = VOCAB_MOST, .cols = 256, .wide = 4};
-  struct world w;
+  struct head_world w;
   world_open(&w, &s, 2, &rand);
   int32_t n_best[2] = {1, 0};
   struct tensor x = tensor_rows(w.x, 2), all = tensor_rows(w.all, 2), some = tensor_rows(w.some, 2), peaks = tensor_rows(w.peaks, 2),
@@ -190,7 +167,7 @@ static void test_recorded(void **state) {
                      n_best[0] == 0 || n_best[1] == 0);
   }
   w.d->ops->record_delete(w.d, r);
-  world_close(&w);
+  head_world_close(&w);
 }
 
 /* --- the copy, byte by byte ------------------------------------------------------------------------------------------------- */
@@ -209,7 +186,7 @@ static void test_copy(void **state) {
   uint64_t rand = 9;
   for (int i = 0; i < COPIES; i++) {
     struct shape s = {.type = i % 2 ? DTYPE_BF16 : DTYPE_Q8_0, .vocab = 40, .cols = 64 * (2 + i % 5), .wide = 20, .n_zero = i % 3};
-    struct world w;
+    struct head_world w;
     world_open(&w, &s, 1, &rand);
     const struct shortlist *list = w.w.shortlist;
     bool seen[64 * 6] = {false};
@@ -244,7 +221,7 @@ static void test_copy(void **state) {
       }
     }
     free(weights);
-    world_close(&w);
+    head_world_close(&w);
   }
 }
 
