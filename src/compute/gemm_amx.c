@@ -7,24 +7,17 @@
  *   many rows   a range of two panels is expanded once, then two groups of 16 rows at a time are multiplied with it: each factor is loaded for two
  *               products, which take 16 cycles each. Weights stay in the first-level cache because x goes past it, x in the second because results
  *               go past that, a few rows between two products
- *   up to 16    a block is expanded while the one before is multiplied; expanding is what takes the time: 46 cycles with 4 bits, 57 - 73 with more
+ *   up to 16    a block is expanded while the one before is multiplied; expanding is what takes the time: 44 cycles with 4 bits, 48 - 64 with more
  *
- * Expanding 32 numbers (16 rows, 2 k): look the code's value up in half precision, multiply with the scale (less the minimum), round to 8 bits, clear
- * what the shift left over. While tiles are in use one pipe multiplies; look-ups and bits that straddle bytes go to the other.
+ * Expanding 32 numbers (16 rows, 2 k): clear all but a code, which is then a denormal number in half precision, multiply it with the scale and take the
+ * minimum away, round to 8 bits, clear what the shift left over. While tiles are in use one pipe multiplies; bits that straddle bytes go to the other.
  */
 #include "compute/half_amx.h"
 #include "compute/tiles_amx.h"
 
 #include "compute/gemm_tiles.h"
 
-enum {
-  GROUPS = 8,
-  PAIRS = 16,
-  RING = 2, /* places: stores to 4 KiB of them would look like what is loaded, by the lower 12 bits of its address */
-  FAR_BYTES = 8192,
-  NEAR_BYTES = 2048,
-  ROWS = GEMM_TILES_GROUP
-};
+enum { GROUPS = 8, PAIRS = 16, FAR_BYTES = 8192, NEAR_BYTES = 2048, ROWS = GEMM_TILES_GROUP };
 
 /* Tiles of sums: [group][panel]; two of x, two of weights. */
 #define T_C00 0
@@ -61,8 +54,8 @@ static ALWAYS_INLINE __m512i pairs(__m256i v) {
   return _mm512_permutexvar_epi8(load512(twice), _mm512_castsi256_si512(v));
 }
 
-/* Each byte of 8 to the right by n bits, to the left for a negative n: the lowest 8 - n bits of the bytes (or those above -n) are right, the others come
- * from neighbours. This is a shuffle: shifts would wait for the one pipe that multiplies. */
+/* Each byte of 8 to the right by n bits, to the left for a negative n; what comes in are its neighbours' bits, but for what crosses the end of 8 bytes.
+ * This is a shuffle: shifts would wait for the one pipe that multiplies. */
 static ALWAYS_INLINE __m512i shift8(__m512i v, const int n) {
   if (n == 0) return v;
 #ifdef CYGNET_SIMDE
@@ -73,8 +66,10 @@ static ALWAYS_INLINE __m512i shift8(__m512i v, const int n) {
       _mm512_set1_epi64((long long)((from + (uint64_t)(n & 63) * UINT64_C(0x0101010101010101)) & UINT64_C(0x3f3f3f3f3f3f3f3f))), v);
 #endif
 }
-/* a where the mask has ones, else b. */
-static ALWAYS_INLINE __m512i select16(int mask, __m512i a, __m512i b) { return _mm512_ternarylogic_epi32(set16(mask), a, b, 0xca); }
+/* What lies at p, to the right or left like that: whole bytes cost nothing. */
+static ALWAYS_INLINE __m512i load_shifted(const uint8_t *p, const int n) { return n == -8 ? load512(p - 1) : shift8(load512(p), n); }
+/* a where the mask has ones, else b. The result takes a's register: the mask is wanted again. */
+static ALWAYS_INLINE __m512i select16(int mask, __m512i a, __m512i b) { return _mm512_ternarylogic_epi32(a, b, set16(mask), 0xe4); }
 
 /* Byte i % 32 of the result is the upper byte of lane i % 32. */
 static ALWAYS_INLINE __m512i upper_bytes(__m512i v) {
@@ -97,11 +92,8 @@ static ALWAYS_INLINE __m512i look_up_upper(__m512i index, __m512i table) {
 #endif
 }
 
-/* Codes of 4 bits whose values, -8 to 7, are wholly in the upper byte of a half: a look-up of bytes is one operation, of words two. */
-static ALWAYS_INLINE bool short_values(const struct gemm_format f) { return f.bits == 4 && !f.table; }
-
-/* What a look-up of the lowest 5 bits of a lane gives, or of the lowest 6 of its upper byte: the value of a code in half precision, whatever the bits
- * above the code are. */
+/* What a look-up of the lowest 5 bits of a lane gives, or of the lowest 6 of its upper byte, whatever the bits above a code of 4 are: its value in half
+ * precision. */
 static ALWAYS_INLINE __m512i values(const struct gemm_format f) {
   static const int16_t lane[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
                                    16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
@@ -109,51 +101,56 @@ static ALWAYS_INLINE __m512i values(const struct gemm_format f) {
     __m256i v = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)gemm_iq4_values));
     return half_from_int(_mm512_inserti64x4(_mm512_castsi256_si512(v), v, 1));
   }
-  if (short_values(f)) return upper_bytes(half_from_int(_mm512_sub_epi16(_mm512_and_si512(load512(lane), set16(15)), set16(8))));
-  return half_from_int(_mm512_sub_epi16(_mm512_and_si512(load512(lane), set16((1 << MIN(f.bits, 5)) - 1)), set16(f.offset)));
+  return upper_bytes(half_from_int(_mm512_sub_epi16(_mm512_and_si512(load512(lane), set16(15)), set16(GEMM_TILES_SHORT_OFFSET))));
 }
 
-/* Codes of a block, group g: of k 0 and 2 of each four (half 0), or 1 and 3, in the low byte of each lane: to get at those, what is loaded begins a byte
- * later. Bits above a code's own are anything. */
+/* Codes of a block, group g: of k 0 and 2 of each four (half 0), or 1 and 3: to get at those, what is loaded begins a byte later. A code's lowest bit is
+ * bit gemm_tiles_code_bit of its lane, all others are zero: such a lane is a denormal number. */
 static ALWAYS_INLINE __m512i codes_of(const struct gemm_format f, const uint8_t *p, const int g, const int half) {
+  const int at = gemm_tiles_code_bit(&f);
   p += half;
-  if (f.bits < 4) {
-    __m512i low = shift8(load512(p + g / 4 * 64), g % 4 * 2);
-    return f.bits == 3 ? select16(4, shift8(load512(p + 128), g - 2), low) : low;
-  }
-  __m512i low = shift8(load512(p + g % 4 * 64), g / 4 * 4);
-  if (f.bits == 5) return select16(0x10, shift8(load512(p + 256), g - 4), low);
-  if (f.bits == 6) return select16(0x30, shift8(load512(p + 256 + g / 4 * 64), g % 4 * 2 - 4), low);
-  return low;
-}
-
-/* Their values in half precision. Codes of 6 and 8 bits become the last bits of 1024 + code. */
-static ALWAYS_INLINE __m512i values_of(const struct gemm_format f, __m512i table, const uint8_t *p, const int g, const int half) {
-  if (f.bits == 8) { /* stored signed: 1024 + 128 + code */
-    __m512i v = _mm512_ternarylogic_epi32(load512(p + half + g * 64), set16(0xff), set16(0x6480), 0x6a);
-    return half_sub(v, half_from_int(set16(1024 + 128)));
-  }
-  if (short_values(f)) return look_up_upper(codes_of(f, p - 1, g, half), table); /* a header goes before the codes */
-  __m512i code = codes_of(f, p, g, half);
-  if (f.bits < 6) return _mm512_permutexvar_epi16(code, table);
-  return half_sub(_mm512_ternarylogic_epi32(code, set16(0x3f), set16(0x6400), 0xea), half_from_int(set16(1024 + f.offset)));
+  if (f.bits == 8) return _mm512_ternarylogic_epi32(load512(p + g * 64), set16(0xff), set16(0x80), 0x6a); /* stored signed: code - 128 */
+  __m512i v;
+  if (f.bits < 4) v = load_shifted(p + g / 4 * 64, g % 4 * 2 - at);
+  else v = load_shifted(p + g % 4 * 64, g / 4 * 4 - at);
+  if (f.bits == 3) v = select16(4 << at, load_shifted(p + 128, g - 2 - at), v);
+  if (f.bits == 5) v = select16(0x10 << at, load_shifted(p + 256, g - 4 - at), v);
+  if (f.bits == 6) v = select16(0x30 << at, load_shifted(p + 256 + g / 4 * 64, g % 4 * 2 - 4 - at), v);
+  return _mm512_and_si512(v, set16(((1 << f.bits) - 1) << at));
 }
 
 /* f16 to bf16 of 2^-112 times the value: sign, then exponent and 7 bits of the fraction 3 places further down, rounded. */
 static ALWAYS_INLINE __m512i narrow(__m512i half) { return _mm512_and_si512(_mm512_mulhrs_epi16(half, set16(1 << 12)), set16(0x8fff)); }
 
-struct scales { /* per part of a block: 32 lanes, each row's twice */
-  __m512i scale[2], min[2];
+/* Per part of a block, 32 lanes, each row's twice: number = lane · scale - min. Of codes that are looked up: value · value_scale - value_min. */
+struct scales {
+  __m512i scale[2], min[2], value_scale[2], value_min[2];
 };
 
 static ALWAYS_INLINE __m512i load_halves(const uint8_t *p, __m512i exponent) {
   return half_times_2_to(pairs(_mm256_loadu_si256((const __m256i *)(const void *)p)), exponent);
 }
 
-/* Of block b of a record. Where values of 0 to 15 are taken for -8 to 7, the minimum makes up for it. */
+/* Powers of two of a panel's rows, for their minima and their scales. */
+struct exponents {
+  __m512i min, scale;
+};
+
+static ALWAYS_INLINE struct exponents exponents_of(const struct gemm_format f, const struct gemm_tail *t) {
+  __m512i e = pairs(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)t->exponent)));
+  return (struct exponents){half_from_int(e), half_from_int(_mm512_add_epi16(e, set16(gemm_tiles_scale_bits(&f))))};
+}
+
+static ALWAYS_INLINE struct scales record_of(const struct gemm_format f, const uint8_t *header, struct exponents e) {
+  struct scales s;
+  s.scale[0] = s.scale[1] = load_halves(header, e.scale);
+  s.min[0] = s.min[1] = f.mins ? load_halves(header + 32, e.min) : s.scale[0];
+  return s;
+}
+
+/* Of block b of a record. */
 static ALWAYS_INLINE struct scales scales_of(const struct gemm_format f, const uint8_t *header, const struct scales *record, int b) {
   const int parts = GEMM_BLOCK / f.group;
-  const bool moved = f.mins && short_values(f);
   struct scales s = *record;
   const uint8_t *sub = header + (f.mins ? 64 : 32) + b * parts * GEMM_PANEL;
   for (int i = 0; f.subs && i < parts; i++, sub += GEMM_PANEL) {
@@ -163,8 +160,29 @@ static ALWAYS_INLINE struct scales scales_of(const struct gemm_format f, const u
     __m256i min = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(sub + f.blocks * parts * GEMM_PANEL)));
     s.min[i] = half_mul(record->min[0], half_from_int(pairs(min)));
   }
-  for (int i = 0; moved && i < parts; i++) s.min[i] = half_fnmadd(s.scale[i], half_from_int(set16(8)), s.min[i]);
+  for (int i = 0; i < parts; i++) {
+    const int bits = gemm_tiles_scale_bits(&f);
+    if (f.table) s.value_scale[i] = s.scale[i];
+    else s.value_scale[i] = half_mul(s.scale[i], half_power(-bits));
+    if (f.mins) s.value_min[i] = half_fnmadd(s.value_scale[i], half_from_int(set16(GEMM_TILES_SHORT_OFFSET)), s.min[i]);
+    else if (f.offset) s.min[i] = half_mul(s.scale[i], half_power(__builtin_ctz(f.offset) - bits));
+  }
   return s;
+}
+
+/* Numbers of group g in half precision. */
+static ALWAYS_INLINE __m512i numbers_of(const struct gemm_format f, __m512i table, const uint8_t *p, const struct scales *s, const int g,
+                                        const int half) {
+  const int part = f.group == 16 ? g / 4 : 0;
+  if (f.table) {
+    __m512i index = shift8(load512(p + half + g % 4 * 64), g / 4 * 4);
+    return half_mul(_mm512_permutexvar_epi16(index, table), s->value_scale[part]);
+  }
+  if (gemm_tiles_looked_up(&f, g)) { /* by the upper byte; before the codes there is a header */
+    __m512i v = look_up_upper(load512(p - 1 + half + g * 64), table);
+    return f.mins ? half_fmsub(v, s->value_scale[part], s->value_min[part]) : half_mul(v, s->value_scale[part]);
+  }
+  return half_fmsub(codes_of(f, p, g, half), s->scale[part], s->min[part]);
 }
 
 /* Of the order in which groups of a block of codes are expanded, places [from, end): two whose codes lie in the same bytes come together. */
@@ -173,31 +191,25 @@ static ALWAYS_INLINE void expand_groups(const struct gemm_format f, uint16_t (*r
   GEMM_UNROLL(8)
   for (int i = from; i < end; i++) GEMM_UNROLL(2)
   for (int half = 0; half < 2; half++) {
-    const int g = i % 2 * (GROUPS / 2) + i / 2, part = f.group == 16 ? g / 4 : 0;
-    __m512i v = values_of(f, table, p, g, half);
-    v = f.mins ? half_fmsub(v, s->scale[part], s->min[part]) : half_mul(v, s->scale[part]);
-    _mm512_store_si512(to[2 * g + half], narrow(v));
+    const int g = i % 2 * (GROUPS / 2) + i / 2;
+    _mm512_store_si512(to[2 * g + half], narrow(numbers_of(f, table, p, s, g, half)));
   }
-}
-
-static ALWAYS_INLINE struct scales record_of(const struct gemm_format f, const uint8_t *header, __m512i exponent) {
-  struct scales s;
-  s.scale[0] = s.scale[1] = load_halves(header, exponent);
-  s.min[0] = s.min[1] = f.mins ? load_halves(header + 32, exponent) : s.scale[0];
-  return s;
 }
 
 /* Weights that follow: near ahead to the first-level cache, far ahead to the second. Either alone is slower by 5 - 10 %, and those that come from memory
  * by 2 % when they are asked for first: they take the places that the others wait for. */
 static ALWAYS_INLINE void fetch(const uint8_t *p, size_t n_bytes) {
+  GEMM_UNROLL(16)
   for (size_t i = 0; i < n_bytes; i += 64) _mm_prefetch((const char *)p + NEAR_BYTES + i, _MM_HINT_T0);
+  GEMM_UNROLL(16)
   for (size_t i = 0; i < n_bytes; i += 64) _mm_prefetch((const char *)p + FAR_BYTES + i, _MM_HINT_T1);
 }
 
 static ALWAYS_INLINE void expand(const struct gemm_format f, gemm_weight_tile *restrict to, const uint8_t *restrict p, int n,
-                                 int exponent) {
+                                 const struct gemm_tail *tail) {
   const size_t header_bytes = gemm_header_bytes(&f), block_bytes = gemm_block_bytes(&f);
-  __m512i table = values(f), e = half_from_int(set16(exponent));
+  __m512i table = values(f);
+  struct exponents e = exponents_of(f, tail);
   for (int at = 0; at < n / GEMM_BLOCK; at += f.blocks) {
     const uint8_t *header = p;
     struct scales record = record_of(f, header, e);
@@ -232,8 +244,8 @@ static ALWAYS_INLINE void expand_bf16_at(uint16_t (*restrict to)[2 * GEMM_PANEL]
   expand_block_bf16(to, p);
 }
 
-static void expand_bf16(gemm_weight_tile *restrict to, const uint8_t *restrict p, int n, int exponent) {
-  (void)exponent;
+static void expand_bf16(gemm_weight_tile *restrict to, const uint8_t *restrict p, int n, const struct gemm_tail *tail) {
+  (void)tail;
   for (int k = 0; k < n; k += GEMM_BLOCK, p += PAIRS * 64) {
     fetch(p, PAIRS * 64);
     expand_bf16_at(*to++, p, n - k);
@@ -297,139 +309,145 @@ static void store_few(float *restrict y, size_t y_bytes, const float (*sums)[GEM
 
 /* --- products --------------------------------------------------------------------------------------------------------- */
 
-/* Of up to 16 rows through one panel after the other: while a block is expanded, the one before is multiplied, and when the next panel has begun the
- * sums of the last one are stored and scaled.
+/* Of up to 16 rows through one panel after the other: while a block is expanded, the one before is multiplied. With a panel's first block that is the last
+ * one of the panel before, whose sums are then stored, and scaled when this panel is through.
  *
  * Tiles are loaded halfway through an expansion and multiplied after it. Nothing retires before what stands ahead of it, and where a neighbour has half of
- * the core and of its window, the time that a load and the product behind it take together is more than the window holds work for. */
+ * the core and of its window, the time that a load and the product behind it take together is more than the window holds work for. Then every operation
+ * counts, scalar ones too: this loop has eight of them. */
 struct walk_room {
-  _Alignas(64) uint16_t w[RING][PAIRS][2 * GEMM_PANEL];
+  _Alignas(2 * sizeof(gemm_weight_tile))
+      gemm_weight_tile w[2]; /* not more: stores to 4 KiB of them would look like what is loaded, by 12 bits of its
+                                                                   address */
   _Alignas(64) float sums[ROWS][GEMM_PANEL];
 };
 
 /* Apart from the room, which tile operations are told the address of: the compiler keeps this in registers. */
 struct walk {
-  struct walk_room *room;
-  const struct gemm_few *call;
-  const uint16_t *x, *x_next; /* of the first block, of the block that is loaded next */
+  gemm_weight_tile *to; /* where the next block goes; beside the one before */
+  const uint16_t *x;    /* of the block that is loaded next */
   size_t x_step;
-  unsigned n_expanded; /* blocks, of all panels */
 };
 
-static ALWAYS_INLINE struct walk walk(const struct gemm_few *c, struct walk_room *room) {
-  return (struct walk){.room = room, .call = c, .x = c->x, .x_next = c->x, .x_step = c->x_step};
-}
+static ALWAYS_INLINE struct walk walk(const struct gemm_few *c, struct walk_room *room) { return (struct walk){room->w, c->x, c->x_step}; }
 
-/* Where the next block goes. */
-static ALWAYS_INLINE uint16_t (*walk_place(const struct walk *s))[2 * GEMM_PANEL] { return s->room->w[s->n_expanded % RING]; }
+static ALWAYS_INLINE gemm_weight_tile *beside(gemm_weight_tile *w) { return (gemm_weight_tile *)(void *)((uintptr_t)w ^ sizeof *w); }
 
+/* The block before the one that is being expanded. */
 static ALWAYS_INLINE void walk_load(struct walk *s) {
-  if (s->n_expanded == 0) return;
   TILE_SEES_MEMORY();
-  TILE_LOAD(T_X0, s->x_next, 64);
-  TILE_LOAD(T_W0, s->room->w[(s->n_expanded - 1) % RING], 64);
-  s->x_next += s->x_step;
+  TILE_LOAD(T_X0, s->x, 64);
+  TILE_LOAD(T_W0, beside(s->to), 64);
+  s->x += s->x_step;
 }
 
-/* Panels take turns with two tiles of sums, so that one need not wait for the other's to be stored. */
-static ALWAYS_INLINE void walk_multiply(int panel) {
-  if (panel % 2) TILE_BF16(T_C01, T_X0, T_W0);
-  else TILE_BF16(T_C00, T_X0, T_W0);
-}
-
-static ALWAYS_INLINE void walk_store(struct walk *s, int panel) {
-  if (panel % 2) TILE_STORE(T_C01, s->room->sums, 64);
-  else TILE_STORE(T_C00, s->room->sums, 64);
+static ALWAYS_INLINE void walk_store(struct walk_room *room) {
+  TILE_STORE(T_C00, room->sums, 64);
   TILE_SEES_MEMORY();
 }
 
-static ALWAYS_INLINE void walk_begin(struct walk *s, int panel) {
-  if (panel % 2) TILE_ZERO(T_C01);
-  else TILE_ZERO(T_C00);
-  s->x_next = s->x;
+/* Halfway through a block, which may be a panel's first. */
+static ALWAYS_INLINE void walk_halfway(struct walk *s, const bool first, int panel) {
+  if (!first || panel > 0) walk_load(s);
 }
 
-/* Not inlined: the loop over blocks has no registers for it. */
+/* At its end. */
+static ALWAYS_INLINE void walk_on(struct walk *s, const bool first, int panel, const struct gemm_few *c, struct walk_room *room) {
+  if (!first || panel > 0) TILE_BF16(T_C00, T_X0, T_W0);
+  if (first) {
+    if (panel > 0) walk_store(room);
+    TILE_ZERO(T_C00);
+    s->x = c->x;
+  }
+  s->to = beside(s->to);
+}
+
+/* Sums of a panel to y. Not inlined: the loop over blocks has no registers for it. */
 static __attribute__((noinline)) void finish_panel(const struct gemm_few *c, const struct walk_room *room, int panel) {
   float factor[GEMM_PANEL];
   gemm_tail_factor(c->tails + panel, factor);
   store_few(c->y + panel * GEMM_PANEL, c->y_bytes, room->sums, c->n_rows, MIN(GEMM_PANEL, c->n_cols - panel * GEMM_PANEL), factor);
 }
 
-static ALWAYS_INLINE void walk_finish(const struct walk *s, int panel) { finish_panel(s->call, s->room, panel); }
-
-/* Before block b of a panel is expanded: what is due of the one before. */
-static ALWAYS_INLINE void walk_expands(struct walk *s, int panel, int b) {
-  if (b == 1 && panel > 0) walk_finish(s, panel - 1);
+/* All blocks of a panel were expanded. */
+static ALWAYS_INLINE void walk_through(const struct gemm_few *c, const struct walk_room *room, int panel) {
+  if (panel > 0) finish_panel(c, room, panel - 1);
 }
 
-/* After it was. */
-static ALWAYS_INLINE void walk_expanded(struct walk *s, int panel, int b, int n_blocks) {
-  if (b > 0) walk_multiply(panel);
-  else {
-    if (panel > 0) {
-      walk_multiply(panel - 1);
-      walk_store(s, panel - 1);
-      if (n_blocks == 1) walk_finish(s, panel - 1);
-    }
-    walk_begin(s, panel);
-  }
-  s->n_expanded++;
-}
-
-static ALWAYS_INLINE void walk_end(struct walk *s, int n_panels) {
+static ALWAYS_INLINE void walk_end(struct walk *s, const struct gemm_few *c, struct walk_room *room) {
   walk_load(s);
-  walk_multiply(n_panels - 1);
-  walk_store(s, n_panels - 1);
-  walk_finish(s, n_panels - 1);
+  TILE_BF16(T_C00, T_X0, T_W0);
+  walk_store(room);
+  finish_panel(c, room, c->n_panels - 1);
+}
+
+struct few {
+  const struct gemm_few *call;
+  struct walk_room *room;
+  struct exponents exponents;
+  __m512i table;
+  int panel;
+};
+
+/* A record from p on, which may be a panel's first. Returns its end. */
+static ALWAYS_INLINE const uint8_t *few_record(const struct gemm_format f, const struct few *few, struct walk *s, const uint8_t *p,
+                                               const bool first) {
+  const size_t header_bytes = gemm_header_bytes(&f), block_bytes = gemm_block_bytes(&f);
+  const uint8_t *header = p;
+  struct scales record = record_of(f, header, few->exponents);
+  p += header_bytes;
+  if (f.blocks > 1) fetch(header, header_bytes);
+#define BLOCK(b, first)                                                                                                                    \
+  struct scales block = scales_of(f, header, &record, b);                                                                                  \
+  if (f.blocks > 1) fetch(p, block_bytes);                                                                                                 \
+  else fetch(header, header_bytes + block_bytes);                                                                                          \
+  expand_groups(f, *s->to, p, few->table, &block, 0, GROUPS / 2);                                                                          \
+  walk_halfway(s, first, few->panel);                                                                                                      \
+  expand_groups(f, *s->to, p, few->table, &block, GROUPS / 2, GROUPS);                                                                     \
+  walk_on(s, first, few->panel, few->call, few->room);                                                                                     \
+  p += block_bytes;
+  if (first) {
+    BLOCK(0, true)
+  }
+  GEMM_UNROLL(1)
+  for (int b = first; b < f.blocks; b++) {
+    BLOCK(b, false)
+  }
+#undef BLOCK
+  return p;
 }
 
 static ALWAYS_INLINE void few(const struct gemm_format f, const struct gemm_few *c) {
-  const size_t header_bytes = gemm_header_bytes(&f), block_bytes = gemm_block_bytes(&f);
-  const int n_blocks = c->n / GEMM_BLOCK, n_panels = c->n_panels;
+  const int n_records = c->n / GEMM_BLOCK / f.blocks;
   struct walk_room room;
+  struct few few = {.call = c, .room = &room, .table = values(f)};
   struct walk s = walk(c, &room);
-  __m512i table = values(f);
   const uint8_t *p = c->p;
-  for (int panel = 0; panel < n_panels; panel++) {
-    const __m512i exponent = half_from_int(set16(c->tails[panel].exponent));
-    for (int at = 0; at < n_blocks; at += f.blocks) {
-      const uint8_t *header = p;
-      struct scales record = record_of(f, header, exponent);
-      p += header_bytes;
-      if (f.blocks > 1) fetch(header, header_bytes);
-      GEMM_UNROLL(1)
-      for (int b = at; b < at + f.blocks; b++, p += block_bytes) {
-        walk_expands(&s, panel, b);
-        struct scales block = scales_of(f, header, &record, b - at);
-        if (f.blocks > 1) fetch(p, block_bytes);
-        else fetch(header, header_bytes + block_bytes);
-        expand_groups(f, walk_place(&s), p, table, &block, 0, GROUPS / 2);
-        walk_load(&s);
-        expand_groups(f, walk_place(&s), p, table, &block, GROUPS / 2, GROUPS);
-        walk_expanded(&s, panel, b, n_blocks);
-      }
-    }
+  for (int panel = 0; panel < c->n_panels; panel++) {
+    few.panel = panel;
+    few.exponents = exponents_of(f, c->tails + panel);
+    p = few_record(f, &few, &s, p, true);
+    for (int i = 1; i < n_records; i++) p = few_record(f, &few, &s, p, false);
+    walk_through(c, &room, panel);
   }
-  walk_end(&s, n_panels);
+  walk_end(&s, c, &room);
 }
 
 static void few_bf16(const struct gemm_few *c) {
-  const int n_blocks = div_up(c->n, GEMM_BLOCK), n_panels = c->n_panels;
+  const int n_blocks = div_up(c->n, GEMM_BLOCK);
   struct walk_room room;
   struct walk s = walk(c, &room);
-  const uint8_t *p = c->p;
-  for (int panel = 0; panel < n_panels; panel++) {
-    const uint8_t *at = p + (size_t)panel * c->panel_bytes;
-    for (int b = 0; b < n_blocks; b++, at += PAIRS * 64) {
-      walk_expands(&s, panel, b);
-      fetch(at, PAIRS * 64);
-      expand_bf16_at(walk_place(&s), at, c->n - b * GEMM_BLOCK);
-      walk_load(&s);
-      walk_expanded(&s, panel, b, n_blocks);
+  for (int panel = 0; panel < c->n_panels; panel++) {
+    const uint8_t *p = c->p + (size_t)panel * c->panel_bytes;
+    for (int b = 0; b < n_blocks; b++, p += PAIRS * 64) {
+      fetch(p, PAIRS * 64);
+      expand_bf16_at(*s.to, p, c->n - b * GEMM_BLOCK);
+      walk_halfway(&s, b == 0, panel);
+      walk_on(&s, b == 0, panel, c, &room);
     }
+    walk_through(c, &room, panel);
   }
-  walk_end(&s, n_panels);
+  walk_end(&s, c, &room);
 }
 
 /* x goes past the first-level cache, or the weights would not stay there. */
@@ -498,8 +516,8 @@ static void x_row(uint16_t *restrict to, size_t step, const float *restrict x, i
 }
 
 #define KERNELS(name, ...)                                                                                                                 \
-  static void expand_##name(gemm_weight_tile *restrict to, const uint8_t *restrict p, int n, int exponent) {                               \
-    expand((struct gemm_format){__VA_ARGS__, 0}, to, p, n, exponent);                                                                      \
+  static void expand_##name(gemm_weight_tile *restrict to, const uint8_t *restrict p, int n, const struct gemm_tail *tail) {               \
+    expand((struct gemm_format){__VA_ARGS__, 0}, to, p, n, tail);                                                                          \
   }                                                                                                                                        \
   static void few_##name(const struct gemm_few *c) { few((struct gemm_format){__VA_ARGS__, 0}, c); }
 GEMM_QUANTISED(KERNELS)

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-enum { TOP = 15 };
+enum { TOP = 16 }; /* 11 bits below 2^16 are a finite half */
 
 /* --- tails ------------------------------------------------------------------------------------------------------------ */
 
@@ -11,36 +11,35 @@ static struct gemm_tail *tails_of(const struct weight *w) { /* panels are whole 
   return (struct gemm_tail *)(size_t)gemm_panel_at(w, div_up(w->rows, GEMM_PANEL));
 }
 
-/* Codes of 0 to 15 count as -8 to 7, and 8 scales are added to the minimum: such values are looked up faster. */
-static bool moved(const struct gemm_format *f) { return f->mins && f->bits == 4; }
-
-/* Of the values that codes stand for, and what else a scale is multiplied with. */
-static int greatest_value(const struct gemm_format *f) { return f->table ? 127 : f->offset ? f->offset : (1 << f->bits); }
+/* The greatest e with which |factor|, max|d| times what is in a record and this format's power of two, and |min| stay below 2^TOP. */
+static int8_t exponent_of(const struct gemm_format *f, uint16_t top_d, uint16_t top_min) {
+  enum { SUB_MAX = 128, TABLE_MAX = 128 };
+  float sub = f->subs ? SUB_MAX : 1, d = f16_to_f32(top_d) * sub * (f->table ? TABLE_MAX : ldexpf(1, gemm_tiles_scale_bits(f)));
+  float bound = fmaxf(d, f16_to_f32(top_min) * sub);
+  int exponent = TOP;
+  if (bound > 0) frexpf(bound, &exponent); /* bound < 2^exponent */
+  return (int8_t)(TOP - exponent);
+}
 
 void gemm_tail_make(const struct weight *w, int panel) {
-  enum { INFINITE = 0x7c00, SUB_MAX = 128 };
+  enum { INFINITE = 0x7c00 };
   const struct gemm_format *f = gemm_format_of(w->dtype);
-  struct gemm_tail t = {0, 0};
+  struct gemm_tail t = {.not_finite = 0};
   size_t record_bytes = gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f);
   const uint8_t *p = gemm_panel_at(w, panel);
-  uint16_t top[2] = {0, 0}; /* of |d| and |min|: bits of f16 are ordered as their values */
+  uint16_t top[2][GEMM_PANEL] = {{0}}; /* of |d| and |min|: bits of f16 are ordered as their values */
   int n_records = f->plain_bytes ? 0 : w->cols / (GEMM_BLOCK * f->blocks);
   for (int i = 0; i < n_records; i++, p += record_bytes)
     for (int m = 0; m <= f->mins; m++) {
-      uint16_t halves[GEMM_PANEL], greatest = 0;
+      uint16_t halves[GEMM_PANEL];
       memcpy(halves, p + m * 2 * GEMM_PANEL, sizeof halves);
-      for (int r = 0; r < GEMM_PANEL; r++) greatest = MAX(greatest, halves[r] & 0x7fff);
-      for (int r = 0; greatest >= INFINITE && r < GEMM_PANEL; r++)
-        if ((halves[r] & 0x7fff) >= INFINITE) t.not_finite |= (uint16_t)(1 << r);
-      if (greatest < INFINITE) top[m] = MAX(top[m], greatest);
+      for (int r = 0; r < GEMM_PANEL; r++) top[m][r] = MAX(top[m][r], halves[r] & 0x7fff);
     }
-  float bound = (f16_to_f32(top[0]) * (float)greatest_value(f) + f16_to_f32(top[1])) * (f->subs ? SUB_MAX : 1);
-  int exponent = f->plain_bytes ? GEMM_TILES_HALF_BITS : 0;
-  if (bound > 0) {
-    frexpf(bound, &exponent); /* bound < 2^exponent */
-    exponent = TOP - exponent;
+  for (int r = 0; r < GEMM_PANEL; r++) {
+    const bool finite = top[0][r] < INFINITE && top[1][r] < INFINITE;
+    if (!finite) t.not_finite |= (uint16_t)(1 << r);
+    t.exponent[r] = (int8_t)(f->plain_bytes ? GEMM_TILES_HALF_BITS : finite ? exponent_of(f, top[0][r], top[1][r]) : 0);
   }
-  t.exponent = (int16_t)exponent;
   tails_of(w)[panel] = t;
 }
 
@@ -67,7 +66,7 @@ static void expand(const struct gemm_tiles_kern *k, const struct gemm_tiles_pair
   for (int i = 0; i < pair->n; i++) {
     const struct weight *w = pair->of[i].w;
     const uint8_t *p = gemm_panel_at(w, pair->of[i].panel) + block_offset(w->dtype, b);
-    k->types[w->dtype].expand(t->w[i], p, MIN(n * GEMM_BLOCK, w->cols - b * GEMM_BLOCK), tails_of(w)[pair->of[i].panel].exponent);
+    k->types[w->dtype].expand(t->w[i], p, MIN(n * GEMM_BLOCK, w->cols - b * GEMM_BLOCK), tails_of(w) + pair->of[i].panel);
   }
 }
 
@@ -185,7 +184,7 @@ void gemm_tiles_gated(const struct kern *k, const struct weight *gate, const str
 
 void gemm_tiles_panel(const struct kern *k, const struct weight *w, int panel, gemm_weight_tile *to, float factor[GEMM_PANEL]) {
   const struct gemm_tail *tail = tails_of(w) + panel;
-  k->gemm->tiles->types[w->dtype].expand(to, gemm_panel_at(w, panel), w->cols, tail->exponent);
+  k->gemm->tiles->types[w->dtype].expand(to, gemm_panel_at(w, panel), w->cols, tail);
   gemm_tail_factor(tail, factor);
   for (int r = 0; r < GEMM_PANEL; r++) factor[r] *= GEMM_TILES_X_SCALE; /* that of x is in it */
 }
@@ -213,12 +212,19 @@ void gemm_tiles_row(const struct weight *w, int panel, int r, float *out) {
     gemm_unpack_panel_row(w->dtype, w->cols, p, r, out);
     return;
   }
-  int e = tails_of(w)[panel].exponent;
+  const int e = tails_of(w)[panel].exponent[r], bits = gemm_tiles_scale_bits(f);
   for (int k = 0; k < w->cols; k++) {
     struct gemm_element v = gemm_element_of(f, p, r, k);
-    double scale = half(ldexp(v.d, e)), min = half(ldexp(v.min, e));
+    double scale = half(ldexp(v.d, e + bits)), min = half(ldexp(v.min, e));
     if (f->subs) scale = half(scale * v.sub_d), min = half(min * v.sub_min);
-    if (moved(f)) min = half(min - 8 * scale), v.value -= 8;
+    if (!f->table && !gemm_tiles_looked_up(f, k % GEMM_BLOCK / 4)) { /* a code, not its value, and exactly scaled */
+      if (!f->mins) min = half(ldexp(scale * f->offset, -bits));
+      v.value += f->offset;
+      scale = ldexp(scale, -bits);
+    } else {
+      scale = half(ldexp(scale, -bits));
+      if (f->mins) min = half(min - GEMM_TILES_SHORT_OFFSET * scale), v.value -= GEMM_TILES_SHORT_OFFSET;
+    }
     out[k] = (float)ldexp(narrow(half(v.value * scale - min)), -e);
   }
 }

@@ -2,13 +2,16 @@
  *
  * Every number of a product is bf16; sums are float32.
  *
- *   x        x · 2^96, rounded to nearest even. The power keeps products away from denormal numbers, which tiles take for zeros; beyond 2^31
- *            x is no longer finite.
- *   weight   of a quantised type, in three roundings: scale = half(d · 2^e · sub scale), min likewise; half(value of code · scale - min), one rounding;
- *            (codes of 4 bits with a minimum: (code - 8) · scale - half(min - 8 · scale));
+ *   x        x · 2^96, rounded to nearest even. The power keeps products away from denormal numbers, which tiles take for zeros: products below 2^-108
+ *            times a row's greatest weight. Beyond 2^31 x is no longer finite.
+ *   weight   of a quantised type, in three roundings: scale = half(d · 2^e · sub scale), min likewise, or offset · scale;
+ *            half(code · scale - min), one rounding, or half(value · scale) where values come from a table;
+ *            (codes of 4 bits with a minimum, first 16 k of a block: half((code - 8) · scale - half(min - 8 · scale)));
  *            that to 8 bits, halves away from zero. half() is f16; the result is written as bf16 of 2^-112 times its value (the exponents' bits are the
- *            same). What is below 2^-29 of the panel's greatest possible weight becomes zero.
- *   e        of each panel, such that no weight in it can pass 2^15: the tail behind the packed panels.
+ *            same).
+ *   e        of each row. Where there is no table a code is read as a denormal number, code · 2^(bit - 24), so its factor is scale · 2^(24 - bit), and
+ *            e is such that no factor reaches 2^16. What is below 2^-14 becomes zero: 2^-13 of a row's greatest possible weight with codes of 4 and 8
+ *            bits, 2^-12 with 2 and 3, 2^-14 with 5, 2^-15 with 6. With a table no weight reaches 2^16, so that is 2^-30.
  *   weight   of type BF16: as it is
  *   y        the sum over k in blocks of 32, in the order of TDPBF16PS, times 2^(112 - 96 - e), or 2^-96: exact
  *
@@ -51,10 +54,19 @@ struct gemm_tiles {
   };
 };
 
+/* Where the lowest bit of a code is put in 16 bits. */
+static ALWAYS_INLINE int gemm_tiles_code_bit(const struct gemm_format *f) { return f->bits == 8 ? 0 : 4; }
+/* The power of two between a row's scales and what lanes are multiplied with. */
+static ALWAYS_INLINE int gemm_tiles_scale_bits(const struct gemm_format *f) { return f->table ? 0 : 24 - gemm_tiles_code_bit(f); }
+/* Codes of 4 bits in the low half of a byte, groups of the first 16 k, need not be shifted: a look-up gives their values less 8, all of whose bits are in
+ * the upper byte of a half. */
+enum { GEMM_TILES_SHORT_OFFSET = 8 };
+static ALWAYS_INLINE bool gemm_tiles_looked_up(const struct gemm_format *f, int group) { return f->bits == 4 && !f->table && group < 4; }
+
 /* What follows the panels of a packed weight: one for each. */
 struct gemm_tail {
-  int16_t exponent;    /* e; of type BF16, whose weights lose nothing: GEMM_TILES_HALF_BITS */
-  uint16_t not_finite; /* bit r: row r has a scale that is not */
+  int8_t exponent[GEMM_PANEL]; /* e; of type BF16, whose weights lose nothing: GEMM_TILES_HALF_BITS */
+  uint16_t not_finite;         /* bit r: row r has a scale that is not */
 };
 
 /* A product of up to 16 rows of x, as many as begin was told: y[n_rows][n_cols] = x · n columns of n_panels panels. */
@@ -109,7 +121,7 @@ struct gemm_tiles_kern {
   void (*scale)(float (*sums)[GEMM_PANEL], int n_rows, const float factor[GEMM_PANEL]);
   struct gemm_tiles_type_kern { /* NULL: the type is not multiplied this way */
     /* n columns of a panel (whole records, but for the last ones of BF16) from p on. */
-    void (*expand)(gemm_weight_tile *restrict to, const uint8_t *restrict p, int n, int exponent);
+    void (*expand)(gemm_weight_tile *restrict to, const uint8_t *restrict p, int n, const struct gemm_tail *tail);
     void (*few)(const struct gemm_few *c); /* panels one after the other, expanded as they are read */
   } types[DTYPE_COUNT];
 };
@@ -131,8 +143,11 @@ void gemm_tail_make(const struct weight *w, int panel);
 /* The power of two for each column of a panel, NaN where its row has a scale that is not finite. */
 static ALWAYS_INLINE void gemm_tail_factor(const struct gemm_tail *t, float factor[GEMM_PANEL]) {
   enum { F32_BIAS = 127, F32_FRACTION_BITS = 23 };
-  int32_t bits = (F32_BIAS - GEMM_TILES_X_BITS + GEMM_TILES_HALF_BITS - t->exponent) << F32_FRACTION_BITS; /* normal for any exponent */
-  for (int r = 0; r < GEMM_PANEL; r++) memcpy(factor + r, &bits, sizeof bits);
+  for (int r = 0; r < GEMM_PANEL; r++) {
+    int32_t bits = (F32_BIAS - GEMM_TILES_X_BITS + GEMM_TILES_HALF_BITS - t->exponent[r])
+                   << F32_FRACTION_BITS; /* normal for any exponent */
+    memcpy(factor + r, &bits, sizeof bits);
+  }
   for (int r = 0; t->not_finite && r < GEMM_PANEL; r++)
     if (t->not_finite >> r & 1) factor[r] = __builtin_nanf("");
 }

@@ -67,4 +67,7 @@ static ALWAYS_INLINE __m512i half_times_2_to(__m512i a, __m512i b) {
 static ALWAYS_INLINE __m512i half_from_int(__m512i a) { return _mm512_castph_si512(_mm512_cvtepi16_ph(a)); }
 #endif
 
+/* 2^n in all lanes, denormal numbers included. */
+static ALWAYS_INLINE __m512i half_power(int n) { return _mm512_set1_epi16((short)(n < -14 ? 1 << (n + 24) : (n + 15) << 10)); }
+
 #endif

@@ -413,7 +413,7 @@ static void test_extremes(void **state) {
                                        : kind == 1 ? -1.0f                                         /* all -127 */
                                        : kind == 2 ? (c % 2 ? 1.0f : -1.0f)                        /* alternating */
                                        : kind == 3 ? (c / 32 % 2 ? 0.0f : test_rand_normal(&seed)) /* blocks of zeros */
-                                                   : test_rand_normal(&seed) * 1e-30f;
+                                                   : test_rand_normal(&seed) * 0x1p-84f;
             pack(k, &w);
             run(k, NULL, 1, &w, &y, &x);
             double error = worst_error(k, &w, &y, &x);
