@@ -4,6 +4,8 @@
  */
 #include "compute/gemm.h"
 
+#include <math.h>
+
 #include "base/record.h"
 #include "compute/gemm_kern.h"
 #include "compute/gemm_quant.h"
@@ -177,6 +179,7 @@ struct call {
   int rows_per_item;     /* of prepare_rows */
   int tile_rows;         /* of x per item of product_item */
   int items_per_tile;    /* of all weights */
+  int tapered_panels;    /* few rows: of all weights, one after the other, cut into items that become smaller and smaller; else 0 */
   int n_w;
   struct call_weight weights[WEIGHTS_MAX]; /* last: those that there are count as the call's context */
 };
@@ -402,20 +405,40 @@ static void wanted_parts(const struct call *c, const struct part *p, char *scrat
   }
 }
 
+static void panels_item(const struct call *c, int i, int from, int to, int row, int worker) {
+  const struct call_weight *cw = &c->weights[i];
+  struct part p = {.w = cw->w, .y = &cw->y, .from = from, .to = to, .row = row, .n_rows = MIN(c->tile_rows, c->rows.x.rows - row)};
+  char *scratch = c->rows.per_worker + (size_t)worker * c->rows.per_worker_bytes;
+  if (c->wanted) wanted_parts(c, &p, scratch);
+  else product_part(c, &p, scratch);
+}
+
+/* Where an item begins whose size is in proportion to how many come after it. */
+static int tapered_at(const struct call *c, int item) {
+  int64_t left = c->items_per_tile - item, n = c->items_per_tile;
+  return c->tapered_panels - (int)(c->tapered_panels * left * left / (n * n));
+}
+
+static void tapered_item(const struct call *c, int item, int worker) {
+  int from = tapered_at(c, item), to = tapered_at(c, item + 1), n_w = c->gated ? 1 : c->n_w;
+  for (int i = 0, before = 0; i < n_w; before += panels_of(c->weights[i].w), i++) {
+    int at = MAX(from - before, 0), end = MIN(to - before, panels_of(c->weights[i].w));
+    if (at < end) panels_item(c, i, at, end, 0, worker);
+  }
+}
+
 static void product_item(void *ctx, int item, int worker) {
   const struct call *c = ctx;
+  if (c->tapered_panels) {
+    tapered_item(c, item, worker);
+    return;
+  }
   int tile_index = item / c->items_per_tile, i = c->gated ? 0 : c->n_w - 1;
   item %= c->items_per_tile;
   while (item < c->weights[i].items_before) i--;
   const struct call_weight *cw = &c->weights[i];
-  struct part p = {.w = cw->w, .y = &cw->y};
-  p.from = (item - cw->items_before) * cw->chunk;
-  p.to = MIN(panels_of(cw->w), p.from + cw->chunk);
-  p.row = tile_index * c->tile_rows;
-  p.n_rows = MIN(c->tile_rows, c->rows.x.rows - p.row);
-  char *scratch = c->rows.per_worker + (size_t)worker * c->rows.per_worker_bytes;
-  if (c->wanted) wanted_parts(c, &p, scratch);
-  else product_part(c, &p, scratch);
+  int from = (item - cw->items_before) * cw->chunk;
+  panels_item(c, i, from, MIN(panels_of(cw->w), from + cw->chunk), tile_index * c->tile_rows, worker);
 }
 
 /* --- the whole -------------------------------------------------------------------------------------------------------- */
@@ -455,16 +478,33 @@ static void plan_tiles(struct call *c, int n_workers) {
 
 static int rows_per_item(int rows) { return rows <= ROWS_QUANTISED_BY_ONE ? rows : 1; }
 
+/* Few rows: workers that are not equally fast finish together when the last items are small, and the first may be large, each of which waits for memory
+ * when it begins. The first one must not be more than half of a worker's share, so that this is for few workers; the last is a panel. Where memory has
+ * several nodes items are shared out by their places among all. */
+static bool taper(struct call *c, const struct workers *workers, int n_panels, size_t bytes) {
+  int rows = c->rows.x.rows, n_workers = workers_count(workers), n = MIN(ITEMS_PER_WORKER * n_workers, (int)sqrt(n_panels));
+  if (rows <= 4) n = (int)MIN((size_t)n, bytes / STREAM_BYTES);
+  if (rows > GEMM_TILES_GROUP || rows > c->tile_rows || n < 4 * n_workers || workers_nodes(workers) > 1) return false;
+  c->tapered_panels = n_panels;
+  c->items_per_tile = n;
+  return true;
+}
+
 /* Cut into items: all panels of all weights for one tile of rows, then for the next. Returns the number of items. */
-static int plan(struct call *c, int n_workers) {
-  int rows = c->rows.x.rows, cols = c->rows.x.cols, n_w = c->gated ? 1 : c->n_w;
+static int plan(struct call *c, const struct workers *workers) {
+  const int n_workers = workers_count(workers);
+  int rows = c->rows.x.rows, cols = c->rows.x.cols, n_w = c->gated ? 1 : c->n_w, n_panels = 0;
   size_t total_bytes = 0;
   c->rows_per_item = rows_per_item(rows);
   c->items_per_tile = 0;
   if (c->to_tiles) plan_tiles(c, n_workers);
   else c->tile_rows = tile_rows(c);
   int n_tiles = div_up(rows, c->tile_rows), per_worker = c->to_tiles && rows > GEMM_TILES_GROUP ? TILES_ITEMS_PER_WORKER : ITEMS_PER_WORKER;
-  for (int i = 0; i < n_w; i++) total_bytes += (size_t)panels_of(c->weights[i].w) * gemm_panel_bytes(c->weights[i].w->dtype, cols);
+  for (int i = 0; i < n_w; i++) {
+    n_panels += panels_of(c->weights[i].w);
+    total_bytes += (size_t)panels_of(c->weights[i].w) * gemm_panel_bytes(c->weights[i].w->dtype, cols);
+  }
+  if (taper(c, workers, n_panels, total_bytes)) return c->items_per_tile;
   size_t item_bytes = total_bytes * (size_t)n_tiles / (size_t)(n_workers * per_worker);
   if (rows <= 4) item_bytes = MAX(item_bytes, (size_t)STREAM_BYTES);
   for (int i = 0; i < n_w; i++) {
@@ -486,7 +526,7 @@ static void check_scratch(const struct gemm_scratch *s, const struct tensor *x, 
 static void run(struct call *c, struct workers *workers, struct gemm_scratch *s) {
   check_scratch(s, &c->rows.x, workers);
   size_t c_bytes = offsetof(struct call, weights) + (size_t)c->n_w * sizeof c->weights[0];
-  int n_items = plan(c, workers_count(workers));
+  int n_items = plan(c, workers);
   if (!c->prepared && (c->quantise || c->to_bf16 || c->to_tiles))
     workers_launch(workers, prepare_rows, c, c_bytes, div_up(c->rows.x.rows, c->rows_per_item), NULL);
   workers_launch(workers, product_item, c, c_bytes, n_items, NULL);

@@ -364,6 +364,40 @@ static void test_many(void **state) {
   workers_delete(workers);
 }
 
+/* So many panels that few rows go over them in items of many sizes, which end in the middle of weights: the bits of one thread, and each panel once. */
+static void test_tapered(void **state) {
+  (void)state;
+  enum { COLS = 64 };
+  static const int heights[] = {801, 40, 330, 7};
+  static const enum dtype mix[] = {DTYPE_Q4_0, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q5_0};
+  struct workers *workers = workers_new(2, NULL);
+  EACH_LEVEL(k) {
+    for (int rows = 5; rows <= 16; rows += 11) {
+      struct weight w[4];
+      struct tensor x = tensor_new(rows, COLS), y[4], alone[4];
+      fill_x(&x);
+      for (int i = 0; i < 4; i++) {
+        fill_weight(&w[i], mix[i], heights[i], COLS, RANDOM);
+        pack(k, &w[i]);
+        y[i] = tensor_new(rows, heights[i]);
+        alone[i] = tensor_new(rows, heights[i]);
+      }
+      run(k, workers, 4, w, y, &x);
+      for (int i = 0; i < 4; i++) run(k, NULL, 1, &w[i], &alone[i], &x);
+      for (int i = 0; i < 4; i++) {
+        for (int r = 0; r < rows; r++)
+          if (memcmp(tensor_row(&y[i], r), tensor_row(&alone[i], r), (size_t)heights[i] * sizeof(float)))
+            fail_msg("%s %s: row %d of %d differs among other weights", k->name, dtype_info(mix[i])->name, r, rows);
+        tensor_delete(&y[i], rows);
+        tensor_delete(&alone[i], rows);
+        weight_free(&w[i]);
+      }
+      tensor_delete(&x, rows);
+    }
+  }
+  workers_delete(workers);
+}
+
 /* So wide that k is gone through in passes on tiles, several panels in each, and results go past the caches: the bits of a row alone, and nothing beside y's columns. */
 static void test_passes(void **state) {
   (void)state;
@@ -497,8 +531,8 @@ static void test_select(void **state) {
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_pack_unpack),    cmocka_unit_test(test_oracle),    cmocka_unit_test(test_tiles_to_the_bit),
     cmocka_unit_test(test_near_reference), cmocka_unit_test(test_same_bits), cmocka_unit_test(test_many),
-    cmocka_unit_test(test_passes),         cmocka_unit_test(test_extremes),  cmocka_unit_test(test_not_finite),
-    cmocka_unit_test(test_supports),       cmocka_unit_test(test_select),
+    cmocka_unit_test(test_tapered),        cmocka_unit_test(test_passes),    cmocka_unit_test(test_extremes),
+    cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_supports),  cmocka_unit_test(test_select),
 };
 
 TEST_MAIN(tests)
