@@ -246,7 +246,7 @@ int main(int argc, char **argv) {
   dev = ops->open(&config, &e);
   must(!dev, &e);
   struct machine_floor peak;
-  must(floor_measure(dev->kern, dev->workers, &peak, &e), &e);
+  must(floor_measure(dev->kern, dev->workers, 256 << 20, &peak, &e), &e);
   printf("level %s, %d threads, peak %.0f GFLOP/s (%s)\n", dev->kern->name, workers_count(dev->workers), peak.float_gop_s, peak.float_name);
   for (size_t i = 0; i < ARRAY_LEN(geometries); i++) {
     if (argc < 4 || strstr(geometries[i].name, argv[3])) bench(&geometries[i], type, turns, peak.float_gop_s);

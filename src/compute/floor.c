@@ -6,14 +6,20 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-enum { READ_BYTES = 256 << 20, ROUNDS = 2000000, TRIES = 5 };
+enum { READ_LEAST = 64 << 20, READ_MOST = 1 << 30, READ_ITEMS = 64, ROUNDS = 2000000, TRIES = 5 };
 
 struct read_job {
-  const char *data;
+  char *data;
   size_t n_per_item;
   uint64_t (*read)(const void *p, size_t n_bytes);
   uint64_t sums[64];
 };
+
+static void fill_item(void *ctx, int item, int worker) {
+  const struct read_job *j = ctx;
+  (void)worker;
+  memset(j->data + (size_t)item * j->n_per_item, item + 1, j->n_per_item);
+}
 
 static void read_item(void *ctx, int item, int worker) {
   struct read_job *j = ctx;
@@ -39,24 +45,24 @@ static int ascending(const void *a, const void *b) {
 
 /* Medians of the passes over the buffer: on a shared machine one pass in ten is a tenth faster than the others, which nothing that takes longer can be. Of two
  * ways the better one: they differ by as much as a fifth, and not in the same direction on all processors. */
-static int measure_reads(const struct kern *k, struct workers *w, struct machine_floor *out, struct err *e) {
-  enum { ITEMS = 64 };
-  struct read_job j = {.n_per_item = READ_BYTES / ITEMS, .read = read_plain};
-  uint64_t (*wide)(const void *p, size_t n_bytes) = read_plain, *data = mem_big_alloc(READ_BYTES, "read test", e);
-  if (!data) return -1;
+static int measure_reads(const struct kern *k, struct workers *w, size_t n_bytes, struct machine_floor *out, struct err *e) {
+  size_t most = MAX((size_t)READ_LEAST, MIN((size_t)READ_MOST, mem_available_bytes() / 4));
+  n_bytes = align_up(MIN(MAX(n_bytes, (size_t)READ_LEAST), most), READ_ITEMS * 4096);
+  struct read_job j = {.data = mem_big_alloc(n_bytes, "read test", e), .n_per_item = n_bytes / READ_ITEMS};
+  uint64_t (*wide)(const void *p, size_t n_bytes) = read_plain;
+  if (!j.data) return -1;
 #if defined(__x86_64__)
   if (k->isa != ISA_REF) wide = k->isa == ISA_AVX512 ? floor_read_avx512 : floor_read_avx2;
 #else
   (void)k;
 #endif
-  for (size_t i = 0; i < READ_BYTES / 8; i++) data[i] = i;
-  j.data = (const char *)data;
+  workers_run(w, fill_item, &j, READ_ITEMS);
   double rates[2][TRIES];
   for (int t = 0; t < 2 * TRIES; t++) {
     j.read = t % 2 ? wide : read_plain;
     int64_t start = clock_ns();
-    workers_run(w, read_item, &j, ITEMS);
-    rates[t % 2][t / 2] = READ_BYTES / (double)(clock_ns() - start);
+    workers_run(w, read_item, &j, READ_ITEMS);
+    rates[t % 2][t / 2] = (double)n_bytes / (double)(clock_ns() - start);
   }
   for (int way = 0; way < 2; way++) {
     qsort(rates[way], TRIES, sizeof rates[way][0], ascending);
@@ -64,7 +70,7 @@ static int measure_reads(const struct kern *k, struct workers *w, struct machine
   }
   volatile uint64_t keep = j.sums[0]; /* the sums are used */
   (void)keep;
-  mem_big_free(data, READ_BYTES);
+  mem_big_free(j.data, n_bytes);
   return 0;
 }
 
@@ -93,9 +99,9 @@ static double spin_rate(struct workers *w, double (*fn)(int n)) {
   return best;
 }
 
-int floor_measure(const struct kern *k, struct workers *w, struct machine_floor *out, struct err *e) {
+int floor_measure(const struct kern *k, struct workers *w, size_t read_bytes, struct machine_floor *out, struct err *e) {
   *out = (struct machine_floor){.float_name = "f32"};
-  if (measure_reads(k, w, out, e)) return -1;
+  if (measure_reads(k, w, read_bytes, out, e)) return -1;
 #if defined(__x86_64__)
   if (k->isa == ISA_AVX2) {
     out->int8_gop_s = spin_rate(w, k == &kern_avxvnni ? floor_int8_avxvnni : floor_int8_avx2);

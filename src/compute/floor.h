@@ -1,6 +1,7 @@
 /* floor.h — what this machine can do at best, measured: the floors that `bench` holds the engine against.
  *
- * read bandwidth: all threads read disjoint parts of a buffer larger than what caches keep of it; the median of passes over it.
+ * read bandwidth: all threads read disjoint parts of a buffer, as large as what is read by the work that will be held against it (up to 1 GiB: last-level
+ *   caches have 300 MiB, and what they keep of a smaller buffer comes a third faster); the median of passes over it.
  * int8 peak: the level's multiply-add of 8-bit numbers on registers only (2 operations per product); 0 for the reference level.
  * float peak: bf16 products where the level has them, else float32 fused multiply-adds.
  * Each takes about 0.2 s; the two peaks are the best of several tries.
@@ -17,7 +18,7 @@ struct machine_floor {
   double float_gop_s;
   const char *float_name; /* "bf16", "f32" */
 };
-int floor_measure(const struct kern *k, struct workers *w, struct machine_floor *out, struct err *e);
+int floor_measure(const struct kern *k, struct workers *w, size_t read_bytes, struct machine_floor *out, struct err *e);
 
 /* Sum of what lies there, n_bytes a multiple of 64, in the widest loads; so far ahead to the first-level cache, and so far to the second: as products of one
  * row do it. Some bytes behind the end are asked for, too. */

@@ -116,7 +116,7 @@ void cygnet_info(const struct cygnet *c, struct cygnet_info *out) {
 int cygnet_floor(const struct cygnet *c, struct cygnet_floor *out, struct cygnet_error *e) {
   struct err err = {0};
   struct machine_floor f;
-  if (floor_measure(c->model->dev->kern, c->model->dev->workers, &f, &err)) {
+  if (floor_measure(c->model->dev->kern, c->model->dev->workers, (size_t)c->model->decode_bytes, &f, &err)) {
     cygnet_error_set(e, &err);
     return -1;
   }
