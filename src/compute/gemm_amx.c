@@ -389,6 +389,18 @@ struct few {
   int panel;
 };
 
+/* Block b of a record, its codes from p on. */
+static ALWAYS_INLINE void few_block(const struct gemm_format f, const struct few *few, struct walk *s, const uint8_t *header,
+                                    const struct scales *record, int b, const uint8_t *p, const bool first) {
+  struct scales block = scales_of(f, header, record, b);
+  if (f.blocks > 1) fetch(p, gemm_block_bytes(&f));
+  else fetch(header, gemm_header_bytes(&f) + gemm_block_bytes(&f));
+  expand_groups(f, *s->to, p, few->table, &block, 0, GROUPS / 2);
+  walk_halfway(s, first, few->panel);
+  expand_groups(f, *s->to, p, few->table, &block, GROUPS / 2, GROUPS);
+  walk_on(s, first, few->panel, few->call, few->room);
+}
+
 /* A record from p on, which may be a panel's first. Returns its end. */
 static ALWAYS_INLINE const uint8_t *few_record(const struct gemm_format f, const struct few *few, struct walk *s, const uint8_t *p,
                                                const bool first) {
@@ -397,23 +409,12 @@ static ALWAYS_INLINE const uint8_t *few_record(const struct gemm_format f, const
   struct scales record = record_of(f, header, few->exponents);
   p += header_bytes;
   if (f.blocks > 1) fetch(header, header_bytes);
-#define BLOCK(b, first)                                                                                                                    \
-  struct scales block = scales_of(f, header, &record, b);                                                                                  \
-  if (f.blocks > 1) fetch(p, block_bytes);                                                                                                 \
-  else fetch(header, header_bytes + block_bytes);                                                                                          \
-  expand_groups(f, *s->to, p, few->table, &block, 0, GROUPS / 2);                                                                          \
-  walk_halfway(s, first, few->panel);                                                                                                      \
-  expand_groups(f, *s->to, p, few->table, &block, GROUPS / 2, GROUPS);                                                                     \
-  walk_on(s, first, few->panel, few->call, few->room);                                                                                     \
-  p += block_bytes;
   if (first) {
-    BLOCK(0, true)
+    few_block(f, few, s, header, &record, 0, p, true);
+    p += block_bytes;
   }
   GEMM_UNROLL(1)
-  for (int b = first; b < f.blocks; b++) {
-    BLOCK(b, false)
-  }
-#undef BLOCK
+  for (int b = first; b < f.blocks; b++, p += block_bytes) few_block(f, few, s, header, &record, b, p, false);
   return p;
 }
 
