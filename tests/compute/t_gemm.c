@@ -260,6 +260,41 @@ static void test_tiles_to_the_bit(void **state) {
   }
 }
 
+/* Weights as tiles see them: 8 bits of each, and nothing lost but what is far below the greatest that a row's scales allow, however small the row is
+ * beside others of its panel. */
+static void test_tiles_keep_weights(void **state) {
+  (void)state;
+  enum { COLS = 512 };
+  EACH_LEVEL(k) {
+    for (size_t i = 0; i < ARRAY_LEN(types) && k->gemm->tiles; i++) {
+      if (!gemm_on_tiles(k, types[i]) || !dtype_info(types[i])->quantised) continue;
+      struct weight w;
+      fill_weight(&w, types[i], 16, COLS, RANDOM);
+      size_t block = (size_t)dtype_info(types[i])->block_bytes;
+      for (int r = 0; r < w.rows; r++)
+        for (size_t at = 0; at < w.row_bytes; at += block)
+          for (int h = 0; h < halves[types[i]].n; h++) {
+            float scale = ldexpf(test_rand_int(&seed, 64, 127), r < 8 ? r : -r); /* 2^22 between rows */
+            memcpy((char *)(size_t)w.source + (size_t)r * w.row_bytes + at + (size_t)halves[types[i]].at[h], &(uint16_t){f32_to_f16(scale)},
+                   2);
+          }
+      pack(k, &w);
+      float want[COLS], got[COLS];
+      for (int r = 0; r < w.rows; r++) {
+        dtype_to_f32(w.dtype, (const char *)w.source + (size_t)r * w.row_bytes, want, COLS);
+        gemm_tiles_row(&w, 0, r, got);
+        float top = 0;
+        for (int c = 0; c < COLS; c++) top = fmaxf(top, fabsf(want[c]));
+        for (int c = 0; c < COLS; c++)
+          if (!(fabsf(got[c] - want[c]) <= 0x1.1p-8f * fabsf(want[c]) + 0x1p-9f * top))
+            fail_msg("%s: row %d, column %d: %g is %g, the row's greatest %g", dtype_info(w.dtype)->name, r, c, (double)want[c],
+                     (double)got[c], (double)top);
+      }
+      weight_free(&w);
+    }
+  }
+}
+
 /* Against the reference level, whose activations are not rounded. */
 static void test_near_reference(void **state) {
   (void)state;
@@ -529,10 +564,19 @@ static void test_select(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_pack_unpack),    cmocka_unit_test(test_oracle),    cmocka_unit_test(test_tiles_to_the_bit),
-    cmocka_unit_test(test_near_reference), cmocka_unit_test(test_same_bits), cmocka_unit_test(test_many),
-    cmocka_unit_test(test_tapered),        cmocka_unit_test(test_passes),    cmocka_unit_test(test_extremes),
-    cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_supports),  cmocka_unit_test(test_select),
+    cmocka_unit_test(test_pack_unpack),
+    cmocka_unit_test(test_oracle),
+    cmocka_unit_test(test_tiles_to_the_bit),
+    cmocka_unit_test(test_tiles_keep_weights),
+    cmocka_unit_test(test_near_reference),
+    cmocka_unit_test(test_same_bits),
+    cmocka_unit_test(test_many),
+    cmocka_unit_test(test_tapered),
+    cmocka_unit_test(test_passes),
+    cmocka_unit_test(test_extremes),
+    cmocka_unit_test(test_not_finite),
+    cmocka_unit_test(test_supports),
+    cmocka_unit_test(test_select),
 };
 
 TEST_MAIN(tests)
