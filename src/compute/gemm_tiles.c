@@ -11,10 +11,17 @@ static struct gemm_tail *tails_of(const struct weight *w) { /* panels are whole 
   return (struct gemm_tail *)(size_t)gemm_panel_at(w, div_up(w->rows, GEMM_PANEL));
 }
 
+/* What scales and minima inside a record are at most, a power of two: 4, 6 or 8 bits. */
+static float sub_max(const struct gemm_format *f) {
+  if (!f->subs) return 1;
+  if (f->mins) return f->bits == 2 ? 16 : 64;
+  return f->bits == 6 ? 128 : 32;
+}
+
 /* The greatest e with which |factor|, max|d| times what is in a record and this format's power of two, and |min| stay below 2^TOP. */
 static int8_t exponent_of(const struct gemm_format *f, uint16_t top_d, uint16_t top_min) {
-  enum { SUB_MAX = 128, TABLE_MAX = 128 };
-  float sub = f->subs ? SUB_MAX : 1, d = f16_to_f32(top_d) * sub * (f->table ? TABLE_MAX : ldexpf(1, gemm_tiles_scale_bits(f)));
+  enum { TABLE_MAX = 128 };
+  float sub = sub_max(f), d = f16_to_f32(top_d) * sub * (f->table ? TABLE_MAX : ldexpf(1, gemm_tiles_scale_bits(f)));
   float bound = fmaxf(d, f16_to_f32(top_min) * sub);
   int exponent = TOP;
   if (bound > 0) frexpf(bound, &exponent); /* bound < 2^exponent */

@@ -274,7 +274,7 @@ static void test_tiles_keep_weights(void **state) {
       for (int r = 0; r < w.rows; r++)
         for (size_t at = 0; at < w.row_bytes; at += block)
           for (int h = 0; h < halves[types[i]].n; h++) {
-            float scale = ldexpf(test_rand_int(&seed, 64, 127), r < 8 ? r : -r); /* 2^22 between rows */
+            float scale = ldexpf((float)test_rand_int(&seed, 64, 127), r < 8 ? r : -r); /* 2^22 between rows */
             memcpy((char *)(size_t)w.source + (size_t)r * w.row_bytes + at + (size_t)halves[types[i]].at[h], &(uint16_t){f32_to_f16(scale)},
                    2);
           }
