@@ -405,6 +405,15 @@ static void wanted_parts(const struct call *c, const struct part *p, char *scrat
   }
 }
 
+/* What is multiplied and goes to a y of its own: of gated weights the first. */
+static int n_products(const struct call *c) { return c->gated ? 1 : c->n_w; }
+static int panels_of_all(const struct call *c) {
+  int panels = 0;
+  for (int i = 0; i < n_products(c); i++) panels += panels_of(c->weights[i].w);
+  return panels;
+}
+
+/* Panels [from, to) of weight i, times a tile of rows from `row` on. */
 static void panels_item(const struct call *c, int i, int from, int to, int row, int worker) {
   const struct call_weight *cw = &c->weights[i];
   struct part p = {.w = cw->w, .y = &cw->y, .from = from, .to = to, .row = row, .n_rows = MIN(c->tile_rows, c->rows.x.rows - row)};
@@ -420,8 +429,8 @@ static int tapered_at(const struct call *c, int item) {
 }
 
 static void tapered_item(const struct call *c, int item, int worker) {
-  int from = tapered_at(c, item), to = tapered_at(c, item + 1), n_w = c->gated ? 1 : c->n_w;
-  for (int i = 0, before = 0; i < n_w; before += panels_of(c->weights[i].w), i++) {
+  int from = tapered_at(c, item), to = tapered_at(c, item + 1);
+  for (int i = 0, before = 0; i < n_products(c); before += panels_of(c->weights[i].w), i++) {
     int at = MAX(from - before, 0), end = MIN(to - before, panels_of(c->weights[i].w));
     if (at < end) panels_item(c, i, at, end, 0, worker);
   }
@@ -433,7 +442,7 @@ static void product_item(void *ctx, int item, int worker) {
     tapered_item(c, item, worker);
     return;
   }
-  int tile_index = item / c->items_per_tile, i = c->gated ? 0 : c->n_w - 1;
+  int tile_index = item / c->items_per_tile, i = n_products(c) - 1;
   item %= c->items_per_tile;
   while (item < c->weights[i].items_before) i--;
   const struct call_weight *cw = &c->weights[i];
@@ -459,12 +468,9 @@ static int tile_rows(const struct call *c) {
  * panels for which x of one stays near. Few panels for many workers: fewer rows an item, so that each still has panels for which x stays near. */
 static void plan_tiles(struct call *c, int n_workers) {
   enum { PANELS_WANTED = 16, ROWS_WANTED = 128, ROWS_OF_PASSES = 256 };
-  int rows = c->rows.x.rows, n_blocks = c->rows.tile_blocks, panels = 0, most = GEMM_TILES_ROWS;
+  int rows = c->rows.x.rows, n_blocks = c->rows.tile_blocks, panels = panels_of_all(c), most = GEMM_TILES_ROWS;
   bool plain = false; /* among others: those parts are smaller */
-  for (int i = 0; i < c->n_w; i++) {
-    panels += c->gated && i ? 0 : panels_of(c->weights[i].w);
-    plain |= !gemm_on_tiles(c->kern, c->weights[i].w->dtype);
-  }
+  for (int i = 0; i < c->n_w; i++) plain |= !gemm_on_tiles(c->kern, c->weights[i].w->dtype);
   if (plain) most = GEMM_TILE_ROWS;
   if (c->gated) most = MAX(GEMM_TILES_STEP, MIN(most, TILES_X_BYTES / (n_blocks * GEMM_TILES_X_BYTES) / GEMM_TILES_STEP * GEMM_TILES_STEP));
   else if (most * n_blocks * GEMM_TILES_X_BYTES > TILES_X_BYTES) most = MIN(most, ROWS_OF_PASSES);
@@ -481,7 +487,8 @@ static int rows_per_item(int rows) { return rows <= ROWS_QUANTISED_BY_ONE ? rows
 /* Few rows: workers that are not equally fast finish together when the last items are small, and the first may be large, each of which waits for memory
  * when it begins. The first one must not be more than half of a worker's share, so that this is for few workers; the last is a panel. Where memory has
  * several nodes items are shared out by their places among all. */
-static bool taper(struct call *c, const struct workers *workers, int n_panels, size_t bytes) {
+static bool taper(struct call *c, const struct workers *workers, size_t bytes) {
+  const int n_panels = panels_of_all(c);
   int rows = c->rows.x.rows, n_workers = workers_count(workers), n = MIN(ITEMS_PER_WORKER * n_workers, (int)sqrt(n_panels));
   if (rows <= 4) n = (int)MIN((size_t)n, bytes / STREAM_BYTES);
   if (rows > GEMM_TILES_GROUP || rows > c->tile_rows || n < 4 * n_workers || workers_nodes(workers) > 1) return false;
@@ -493,18 +500,15 @@ static bool taper(struct call *c, const struct workers *workers, int n_panels, s
 /* Cut into items: all panels of all weights for one tile of rows, then for the next. Returns the number of items. */
 static int plan(struct call *c, const struct workers *workers) {
   const int n_workers = workers_count(workers);
-  int rows = c->rows.x.rows, cols = c->rows.x.cols, n_w = c->gated ? 1 : c->n_w, n_panels = 0;
+  int rows = c->rows.x.rows, cols = c->rows.x.cols, n_w = n_products(c);
   size_t total_bytes = 0;
   c->rows_per_item = rows_per_item(rows);
   c->items_per_tile = 0;
   if (c->to_tiles) plan_tiles(c, n_workers);
   else c->tile_rows = tile_rows(c);
   int n_tiles = div_up(rows, c->tile_rows), per_worker = c->to_tiles && rows > GEMM_TILES_GROUP ? TILES_ITEMS_PER_WORKER : ITEMS_PER_WORKER;
-  for (int i = 0; i < n_w; i++) {
-    n_panels += panels_of(c->weights[i].w);
-    total_bytes += (size_t)panels_of(c->weights[i].w) * gemm_panel_bytes(c->weights[i].w->dtype, cols);
-  }
-  if (taper(c, workers, n_panels, total_bytes)) return c->items_per_tile;
+  for (int i = 0; i < n_w; i++) total_bytes += (size_t)panels_of(c->weights[i].w) * gemm_panel_bytes(c->weights[i].w->dtype, cols);
+  if (taper(c, workers, total_bytes)) return c->items_per_tile;
   size_t item_bytes = total_bytes * (size_t)n_tiles / (size_t)(n_workers * per_worker);
   if (rows <= 4) item_bytes = MAX(item_bytes, (size_t)STREAM_BYTES);
   for (int i = 0; i < n_w; i++) {

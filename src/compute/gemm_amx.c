@@ -316,9 +316,8 @@ static void store_few(float *restrict y, size_t y_bytes, const float (*sums)[GEM
  * the core and of its window, the time that a load and the product behind it take together is more than the window holds work for. Then every operation
  * counts, scalar ones too: this loop has eight of them. */
 struct walk_room {
-  _Alignas(2 * sizeof(gemm_weight_tile))
-      gemm_weight_tile w[2]; /* not more: stores to 4 KiB of them would look like what is loaded, by 12 bits of its
-                                                                   address */
+  /* Two places, not more: stores to 4 KiB of them would look like what is loaded, by 12 bits of its address. */
+  _Alignas(2 * sizeof(gemm_weight_tile)) gemm_weight_tile w[2];
   _Alignas(64) float sums[ROWS][GEMM_PANEL];
 };
 

@@ -32,10 +32,6 @@ static inline __m512i half_mul(__m512i a, __m512i b) {
   __m512i c = b;
   HALF_LANES(HALF_X * HALF_Y)
 }
-static inline __m512i half_sub(__m512i a, __m512i b) {
-  __m512i c = b;
-  HALF_LANES(HALF_X - HALF_Y)
-}
 static inline __m512i half_times_2_to(__m512i a, __m512i b) {
   __m512i c = a;
   HALF_LANES(ldexp(HALF_X, (int)HALF_Y))
@@ -47,9 +43,6 @@ static inline __m512i half_from_int(__m512i a) {
 #else
 static ALWAYS_INLINE __m512i half_mul(__m512i a, __m512i b) {
   return _mm512_castph_si512(_mm512_mul_ph(_mm512_castsi512_ph(a), _mm512_castsi512_ph(b)));
-}
-static ALWAYS_INLINE __m512i half_sub(__m512i a, __m512i b) {
-  return _mm512_castph_si512(_mm512_sub_ph(_mm512_castsi512_ph(a), _mm512_castsi512_ph(b)));
 }
 /* a * b - c */
 static ALWAYS_INLINE __m512i half_fmsub(__m512i a, __m512i b, __m512i c) {
