@@ -45,6 +45,14 @@ enum { TEST_TSAN = 1 };
 enum { TEST_TSAN = 0 };
 #endif
 
+/* Sanitizers, checkers of invariants and emulation make everything some ten times as long: what tries many cases or large ones tries about one in
+ * so many in such a build, and all of them in the optimised one. */
+#ifdef CYGNET_DEBUG
+enum { TEST_LESS = 4 };
+#else
+enum { TEST_LESS = 1 };
+#endif
+
 /* Greatest |a-b| over the rms of b, and the relative L2 distance: print both, bound both. */
 void test_compare(const float *a, const float *b, size_t n, double *rel_max, double *rel_l2);
 

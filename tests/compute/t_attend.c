@@ -148,7 +148,7 @@ static void a_row_depends_on_nothing_else(void **state) {
   (void)state;
   for (int level = 0; level < n_levels; level++) {
     uint64_t rand = 6;
-    for (int n = 0; n < 24; n++) {
+    for (int n = 0; n < 24 / TEST_LESS; n++) {
       int rows = test_rand_int(&rand, 1, ROWS_MOST), keys = test_rand_int(&rand, 1, 500);
       struct call c = new_call(rows, keys, test_rand_int(&rand, 1, 3), dims[test_rand_int(&rand, 0, 16)], (enum pattern)(n % PATTERNS),
                                &rand);
@@ -175,7 +175,7 @@ static void a_row_does_not_know_where_its_keys_are(void **state) {
   (void)state;
   for (int level = 0; level < n_levels; level++) {
     uint64_t rand = 7;
-    for (int n = 0; n < 40; n++) {
+    for (int n = 0; n < 40 / TEST_LESS; n++) {
       int rows = test_rand_int(&rand, 1, 60), keys = test_rand_int(&rand, 1, 300), before = test_rand_int(&rand, 0, 200);
       struct call c = new_call(rows, keys, 2, dims[n % 21], (enum pattern)(n % PATTERNS), &rand), moved = c;
       run(levels[level], 1, &c, 0, rows);
@@ -206,7 +206,7 @@ static void strange_numbers_stay_where_they_are(void **state) {
   (void)state;
   for (int level = 0; level < n_levels; level++) {
     uint64_t rand = 8;
-    for (int n = 0; n < 60; n++) {
+    for (int n = 0; n < 60 / TEST_LESS; n++) {
       int rows = test_rand_int(&rand, 2, 60), keys = test_rand_int(&rand, 2, 200), head_dim = dims[n % 21];
       struct call c = new_call(rows, keys, 2, head_dim, (enum pattern)(n % PATTERNS), &rand);
       run(levels[level], 1, &c, 0, rows);

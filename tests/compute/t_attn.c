@@ -194,7 +194,7 @@ static void windows_of_wide_heads(void **state) {
   (void)state;
   uint64_t rand = 16;
   static const int head_dims[] = {256, 96, 128, 160, 64};
-  for (int i = 0; i < 10; i++) {
+  for (int i = 0; i < (TEST_LESS > 1 ? 5 : 10); i++) {
     struct world w = new_world(1, 1 + i % 4, head_dims[i % 5], test_rand_int(&rand, 20, 120), DTYPE_BF16, test_rand(&rand));
     w.n_seqs = 2;
     for (int s = 0; s < w.n_seqs; s++) {

@@ -20,7 +20,7 @@ enum { ROWS = 20 };
 #ifdef CYGNET_SIMDE
 enum { WORLDS = 3, CALLS = 3, VOCAB_MOST = 700, REPLAYS = 2 };
 #else
-enum { WORLDS = 40, CALLS = 25, VOCAB_MOST = 6000, REPLAYS = 30 };
+enum { WORLDS = 40 / TEST_LESS, CALLS = 25, VOCAB_MOST = 6000, REPLAYS = 30 };
 #endif
 
 static void new_source(struct head_world *w, enum dtype type, int vocab, int cols, uint64_t *rand) {

@@ -11,7 +11,7 @@
 #include "base/record.h"
 #include "compute/device.h"
 
-enum { ROWS_MOST = 300, CASES = 400 };
+enum { ROWS_MOST = 300, CASES = 400 / TEST_LESS };
 
 struct world { /* one random case on one device */
   struct device *d;

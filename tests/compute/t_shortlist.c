@@ -22,7 +22,7 @@ enum { ROWS = SHORTLIST_ROWS_MAX };
 #ifdef CYGNET_SIMDE
 enum { WORLDS = 6, CALLS = 4, VOCAB_MOST = 200, VOCAB_LARGE = 400, REPLAYS = 4, COPIES = 2 };
 #else
-enum { WORLDS = 150, CALLS = 20, VOCAB_MOST = 5000, VOCAB_LARGE = 20000, REPLAYS = 60, COPIES = 20 };
+enum { WORLDS = 150 / TEST_LESS, CALLS = 20, VOCAB_MOST = 5000, VOCAB_LARGE = 20000, REPLAYS = 60, COPIES = 20 };
 #endif
 
 static const struct kern *kernel(void) {

@@ -212,7 +212,7 @@ static void test_against_twin(void **unused) {
   (void)unused;
   uint64_t seed = 21;
   int n_equal = 0, n_near = 0, n_dead = 0, n_deep = 0, n_masked = 0;
-  for (int round = 0; round < 4000; round++) {
+  for (int round = 0; round < 4000 / TEST_LESS; round++) {
     int vocab = test_rand_int(&seed, 0, 3) ? test_rand_int(&seed, 1, 200) : test_rand_int(&seed, 1, VOCAB_MAX);
     float *x = test_guard_alloc((size_t)vocab * sizeof *x), edited[VOCAB_MAX];
     random_logits(x, vocab, &seed);
@@ -256,7 +256,7 @@ static void test_against_twin(void **unused) {
   }
   twin_allowed = NULL;
   print_message("%d draws equal, %d near, %d rows with nothing left, %d with more than 100 kept\n", n_equal, n_near, n_dead, n_deep);
-  assert_true(n_equal > 12000 && n_near < 20 && n_deep > 1000 && n_masked > 1000);
+  assert_true(n_equal > 12000 / TEST_LESS && n_near < 20 && n_deep > 1000 / TEST_LESS && n_masked > 1000 / TEST_LESS);
 }
 
 /* Blocks that have nothing of what is asked for are left out: what they have there means nothing, and their peaks say so. */
@@ -275,7 +275,7 @@ static void test_few_are_enough(void **unused) {
   (void)unused;
   uint64_t seed = 5;
   int n_few = 0, n_all = 0;
-  for (int round = 0; round < 6000; round++) {
+  for (int round = 0; round < 6000 / TEST_LESS; round++) {
     int vocab = test_rand_int(&seed, 0, 3) ? test_rand_int(&seed, 1, 200) : test_rand_int(&seed, 1, VOCAB_MAX);
     float x[VOCAB_MAX], few[VOCAB_MAX];
     random_logits(x, vocab, &seed);
@@ -316,7 +316,7 @@ static void test_few_are_enough(void **unused) {
     sample_scratch_free(&sc);
     sample_state_free(&s);
   }
-  assert_true(n_few > 4000 && n_all > 4000);
+  assert_true(n_few > 4000 / TEST_LESS && n_all > 4000 / TEST_LESS);
 }
 
 /* The level of this machine beside the portable one, to the bit. */

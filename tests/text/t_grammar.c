@@ -549,27 +549,27 @@ static void check_random(int n_grammars, uint64_t seed, bool small, bool interru
 static void test_random(void **state) {
   (void)state;
   const char *n = getenv("CYGNET_TEST_GRAMMARS"), *seed = getenv("CYGNET_TEST_SEED");
-  check_random(n ? atoi(n) : 400, seed ? (uint64_t)atoll(seed) : 1000, false, false);
+  check_random(n ? atoi(n) : 400 / TEST_LESS, seed ? (uint64_t)atoll(seed) : 1000, false, false);
   print_message("grammars %d, left-recursive %d, matching nothing %d, too long for the twin %d; states %d, tokens allowed %d, forced %d\n",
                 seen.grammars, seen.refused, seen.nothing, seen.gave_up, seen.states, seen.allowed, seen.forced);
-  assert_true(seen.states > 1000 || n);
+  assert_true(seen.states > 1000 / TEST_LESS || n);
 }
 
 /* Caches so small that they are thrown away all the time, in the middle of walks, too. */
 static void test_random_small_caches(void **state) {
   (void)state;
   const char *n = getenv("CYGNET_TEST_GRAMMARS");
-  check_random(n ? atoi(n) : 150, 500000, true, false);
+  check_random(n ? atoi(n) : 150 / TEST_LESS, 500000, true, false);
 }
 
 /* Work that is given up at any place, with caches large and small. */
 static void test_random_interrupted(void **state) {
   (void)state;
   const char *n = getenv("CYGNET_TEST_GRAMMARS");
-  check_random(n ? atoi(n) : 150, 700000, false, true);
-  check_random(n ? atoi(n) : 80, 800000, true, true);
+  check_random(n ? atoi(n) : 150 / TEST_LESS, 700000, false, true);
+  check_random(n ? atoi(n) : 80 / TEST_LESS, 800000, true, true);
   print_message("given up %d times\n", seen.interrupted);
-  assert_true(seen.interrupted > 500 || n);
+  assert_true(seen.interrupted > 500 / TEST_LESS || n);
 }
 
 const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_random_small_caches),
