@@ -1,4 +1,4 @@
-/* shortlist.c — the copy's making, and the three looks of a product: see shortlist.h. */
+/* shortlist.c — the copy's making, and the four looks of a product: see shortlist.h. */
 #include "compute/shortlist.h"
 
 #include <float.h>
@@ -29,16 +29,19 @@ static size_t lay_out(struct shortlist *s, char *base, const struct weight *w) {
   s->n_panels = (int)n_panels;
   s->n_segments = (int)(cols / SHORTLIST_SEGMENT);
   s->panel_bytes = shortlist_panel_bytes(s->n_segments);
+  s->finer_bytes = shortlist_finer_bytes(s->n_segments);
 #define PART(field, n_bytes)                                                                                                               \
   s->field = (void *)(base ? base + at : NULL);                                                                                            \
   at += align_up(n_bytes, 64)
   PART(panels, n_panels * s->panel_bytes);
+  PART(finer, n_panels * s->finer_bytes);
   PART(order, cols * sizeof *s->order);
   PART(x, (cols + SHORTLIST_SEGMENT) * SHORTLIST_ROWS_MAX);
   PART(scales, (size_t)s->n_segments * SHORTLIST_ROWS_MAX * sizeof *s->scales);
-  PART(starts, (size_t)s->n_segments * SHORTLIST_ROWS_MAX * sizeof *s->starts);
+  PART(sums, (size_t)s->n_segments * SHORTLIST_ROWS_MAX * sizeof *s->sums);
   PART(low, n_panels * SHORTLIST_ROWS_MAX * sizeof *s->low);
   PART(high, n_panels * SHORTLIST_ROWS_MAX * sizeof *s->high);
+  PART(about, n_panels * GEMM_PANEL * SHORTLIST_ROWS_MAX * sizeof *s->about);
   PART(wanted, n_panels);
   PART(best, SHORTLIST_BEST_MAX * sizeof *s->best);
   PART(best_from, SHORTLIST_ROWS_MAX * SHORTLIST_BEST_MAX * sizeof *s->best_from);
@@ -172,7 +175,7 @@ static bool segment_codes(struct shortlist *s, int i, const float *x, int r, int
     sum += code;
   }
   s->scales[i * n_rows + r] = scale;
-  s->starts[i * n_rows + r] = -sum * (i == 0 ? SHORTLIST_FIRST_OFFSET : SHORTLIST_OFFSET);
+  s->sums[i * n_rows + r] = sum;
   return true;
 }
 
@@ -276,18 +279,34 @@ static float threshold(const struct call *c, int r) {
   return c->cap > 0 ? below_cap(g.value[0], c->cap) : g.value[0];
 }
 
-/* Look 2: the panels that reach the n-th greatest logit. */
+static void thresholds_item(void *ctx, int item, int worker) {
+  const struct call *c = ctx;
+  struct shortlist *s = shortlist_of(c->w);
+  (void)item, (void)worker;
+  for (int r = 0; s->is_on && r < c->x.rows; r++)
+    if (s->n_best[r] >= 0) s->threshold[r] = threshold(c, r);
+}
+
+/* Does the panel, by the copy's four bits and by all five, reach the n-th greatest logit of a row? */
+static bool reaches(const struct call *c, int panel) {
+  const struct shortlist *s = shortlist_of(c->w);
+  for (int r = 0; r < c->x.rows; r++) {
+    float t = s->threshold[r];
+    if (s->n_best[r] < 0 || s->high[(size_t)r * (size_t)s->n_panels + (size_t)panel] < t) continue;
+    if (!(c->kern->shortlist->finer(s, panel, r, c->x.rows) < t)) return true;
+  }
+  return false;
+}
+
+/* Looks 2 and 3: the panels that reach the n-th greatest logit. */
 static void rest_item(void *ctx, int item, int worker) {
   const struct call *c = ctx;
   const struct shortlist *s = shortlist_of(c->w);
-  (void)item, (void)worker;
-  for (int panel = 0; panel < s->n_panels; panel++)
-    if (s->wanted[panel] == GEMM_WANTED) s->wanted[panel] = GEMM_DONE;
-  for (int r = 0; s->is_on && r < c->x.rows; r++) {
-    if (s->n_best[r] < 0) continue;
-    const float *high = s->high + (size_t)r * (size_t)s->n_panels, t = threshold(c, r);
-    for (int panel = 0; panel < s->n_panels; panel++)
-      if (s->wanted[panel] == GEMM_UNWANTED && !(high[panel] < t)) s->wanted[panel] = GEMM_WANTED;
+  (void)worker;
+  for (int panel = item * PANELS_PER_ITEM; panel < MIN(s->n_panels, (item + 1) * PANELS_PER_ITEM); panel++) {
+    uint8_t *wanted = &s->wanted[panel];
+    if (*wanted == GEMM_WANTED) *wanted = GEMM_DONE;
+    else if (s->is_on && *wanted == GEMM_UNWANTED && reaches(c, panel)) *wanted = GEMM_WANTED;
   }
 }
 
@@ -331,7 +350,8 @@ void shortlist_product(const struct kern *k, struct workers *workers, struct gem
   workers_launch(workers, bounds_item, &c, sizeof c, n_items, NULL);
   workers_launch(workers, best_item, &c, sizeof c, 1, NULL);
   gemm_panels(k, workers, scratch, w, y, x, s->wanted, false);
-  workers_launch(workers, rest_item, &c, sizeof c, 1, NULL);
+  workers_launch(workers, thresholds_item, &c, sizeof c, 1, NULL);
+  workers_launch(workers, rest_item, &c, sizeof c, n_items, NULL);
   gemm_panels(k, workers, scratch, w, y, x, s->wanted, true);
   workers_launch(workers, finish_item, &c, sizeof c, n_items, NULL);
 }

@@ -1,7 +1,7 @@
 /* shortlist_amx.c — the coarse copy of an output matrix, made and multiplied, with vpdpbusd: see shortlist.h.
  *
  * Lanes are the 16 rows of a panel. A group of codes is one operand of vpdpbusd, four columns of x the other, broadcast from memory. For one row a
- * segment costs 16 products and some 55 operations that take codes apart, 36 cycles or more where memory gives its 672 bytes in 130.
+ * segment costs 16 products and 24 operations that take codes apart, 20 cycles or more where memory gives its 544 bytes in 100.
  */
 #include "compute/vec_avx512.h"
 
@@ -28,9 +28,11 @@ static void add_squares(float (*squares)[GEMM_PANEL], const gemm_weight_tile *ti
   }
 }
 
+enum { COARSE, FINE, LOOKS }; /* without the fifth bit, with it; in segment 0 the same */
+
 struct making { /* of one panel: rows in lanes */
   const gemm_weight_tile *tiles;
-  vec factor, error[SHORTLIST_PARTS], norm[SHORTLIST_PARTS]; /* sums of squares */
+  vec factor, error[LOOKS][SHORTLIST_PARTS], norm[LOOKS][SHORTLIST_PARTS]; /* sums of squares */
 };
 
 /* Scales of a segment whose greatest code is `most`: as bf16, rounded up, so that no weight is clipped by more than half a step. */
@@ -47,6 +49,12 @@ static void segment_scales(const struct making *m, const int32_t *order, float m
   }
 }
 
+static ALWAYS_INLINE void add_look(struct making *m, const int look, const int part, vec w, vec s) {
+  vec left = vec_sub(w, s);
+  m->error[look][part] = vec_fma(left, left, m->error[look][part]);
+  m->norm[look][part] = vec_fma(s, s, m->norm[look][part]);
+}
+
 /* Codes of a group, offset added: the lowest 5 or 8 bits of each byte are right. */
 static ALWAYS_INLINE __m512i group_codes(struct making *m, const int part, const int32_t order[4], float offset, vec scale, vec inverse) {
   const vec magic = vec_set1(0x1.8p23f), lowest = vec_set1(-offset), highest = vec_set1(offset - 1);
@@ -54,10 +62,13 @@ static ALWAYS_INLINE __m512i group_codes(struct making *m, const int part, const
   for (int j = 0; j < 4; j++) {
     vec w = column(m->tiles, order[j], m->factor);
     vec rounded = vec_add(vec_min(vec_max(vec_mul(w, inverse), lowest), highest), magic); /* its last bits are the code */
-    vec s = vec_mul(vec_sub(rounded, magic), scale), left = vec_sub(w, s);
-    m->error[part] = vec_fma(left, left, m->error[part]);
-    m->norm[part] = vec_fma(s, s, m->norm[part]);
+    vec number = vec_sub(rounded, magic);
     __m512i code = _mm512_and_si512(_mm512_castps_si512(vec_add(rounded, vec_set1(offset))), _mm512_set1_epi32(0xff));
+    add_look(m, FINE, part, w, vec_mul(number, scale));
+    if (part > 0) {
+      vec last = vec_from_i32(_mm512_and_si512(code, _mm512_set1_epi32(1)));
+      add_look(m, COARSE, part, w, vec_mul(vec_add(vec_sub(number, last), vec_set1(0.5f)), scale));
+    }
     bytes = _mm512_or_si512(_mm512_slli_epi32(code, 8 * j), bytes);
   }
   return bytes;
@@ -65,21 +76,35 @@ static ALWAYS_INLINE __m512i group_codes(struct making *m, const int part, const
 
 static ALWAYS_INLINE __m512i low_bits(__m512i v, int mask) { return _mm512_and_si512(v, _mm512_set1_epi8((char)mask)); }
 
-static void store_5_bits(uint8_t *to, const __m512i codes[SHORTLIST_GROUPS]) {
-  enum { HALF = SHORTLIST_GROUPS / 2 };
+enum { HALF = SHORTLIST_GROUPS / 2 };
+
+static void store_codes(uint8_t *to, uint8_t *finer_to, const __m512i codes[SHORTLIST_GROUPS]) {
   for (int j = 0; j < HALF; j++)
-    _mm512_storeu_si512(to + j * 64, _mm512_or_si512(low_bits(codes[j], 15), _mm512_slli_epi32(low_bits(codes[j + HALF], 15), 4)));
+    _mm512_storeu_si512(to + j * 64,
+                        _mm512_or_si512(low_bits(_mm512_srli_epi32(codes[j], 1), 15), _mm512_slli_epi32(low_bits(codes[j + HALF], 30), 3)));
   for (int h = 0; h < 2; h++) {
     __m512i bits = _mm512_setzero_si512();
-    for (int t = 0; t < HALF; t++)
-      bits = _mm512_or_si512(bits, _mm512_slli_epi32(low_bits(_mm512_srli_epi32(codes[h * HALF + t], 4), 1), t));
-    _mm512_storeu_si512(to + HALF * 64 + h * 64, bits);
+    for (int t = 0; t < HALF; t++) bits = _mm512_or_si512(bits, _mm512_slli_epi32(low_bits(codes[h * HALF + t], 1), t));
+    _mm512_storeu_si512(finer_to + h * 64, bits);
   }
 }
 
+static void store_norms(uint8_t *to, const struct making *m, int look) {
+  float error[SHORTLIST_PARTS][GEMM_PANEL], norm[SHORTLIST_PARTS][GEMM_PANEL];
+  for (int part = 0; part < SHORTLIST_PARTS; part++) {
+    const int from = part == 0 ? FINE : look;
+    vec_store(error[part], m->error[from][part]), vec_store(norm[part], m->norm[from][part]);
+  }
+  shortlist_norms(error, norm);
+  memcpy(to, error, sizeof error);
+  memcpy(to + sizeof error, norm, sizeof norm);
+}
+
 static void make_panel(const struct shortlist *s, const gemm_weight_tile *tiles, const float factor[GEMM_PANEL], int panel) {
-  struct making m = {tiles, vec_load(factor), {vec_zero(), vec_zero()}, {vec_zero(), vec_zero()}};
+  const vec zero = vec_zero();
+  struct making m = {tiles, vec_load(factor), {{zero, zero}, {zero, zero}}, {{zero, zero}, {zero, zero}}};
   uint8_t *p = s->panels + (size_t)panel * s->panel_bytes, *codes_to = p + SHORTLIST_ROW_BYTES + shortlist_scales_bytes(s->n_segments);
+  uint8_t *finer = s->finer + (size_t)panel * s->finer_bytes, *finer_to = finer + SHORTLIST_ROW_BYTES;
   for (int i = 0; i < s->n_segments; i++) {
     const int32_t *order = s->order + i * SHORTLIST_SEGMENT;
     const float offset = i == 0 ? SHORTLIST_FIRST_OFFSET : SHORTLIST_OFFSET;
@@ -90,15 +115,16 @@ static void make_panel(const struct shortlist *s, const gemm_weight_tile *tiles,
     memcpy(p + SHORTLIST_ROW_BYTES + (size_t)i * sizeof scales, scales, sizeof scales);
     __m512i codes[SHORTLIST_GROUPS];
     for (int g = 0; g < SHORTLIST_GROUPS; g++) codes[g] = group_codes(&m, i > 0, order + 4 * g, offset, vec_load(scale), vec_load(inverse));
-    if (i == 0) memcpy(codes_to, codes, SHORTLIST_FIRST_BYTES);
-    else store_5_bits(codes_to, codes);
-    codes_to += i == 0 ? SHORTLIST_FIRST_BYTES : SHORTLIST_BYTES;
+    if (i == 0) {
+      memcpy(codes_to, codes, SHORTLIST_FIRST_BYTES);
+      codes_to += SHORTLIST_FIRST_BYTES;
+      continue;
+    }
+    store_codes(codes_to, finer_to, codes);
+    codes_to += SHORTLIST_BYTES, finer_to += SHORTLIST_FINER_BYTES;
   }
-  float error[SHORTLIST_PARTS][GEMM_PANEL], norm[SHORTLIST_PARTS][GEMM_PANEL];
-  for (int part = 0; part < SHORTLIST_PARTS; part++) vec_store(error[part], m.error[part]), vec_store(norm[part], m.norm[part]);
-  shortlist_norms(error, norm);
-  memcpy(p, error, sizeof error);
-  memcpy(p + sizeof error, norm, sizeof norm);
+  store_norms(p, &m, COARSE);
+  store_norms(finer, &m, FINE);
 }
 
 /* --- multiplying ---------------------------------------------------------------------------------------------------------- */
@@ -112,12 +138,9 @@ static ALWAYS_INLINE void fetch(const uint8_t *p, int n_bytes) {
   }
 }
 
-static ALWAYS_INLINE __m512i codes_5(const uint8_t *p, const int g) {
-  enum { HALF = SHORTLIST_GROUPS / 2 };
-  __m512i low = _mm512_loadu_si512(p + g % HALF * 64), high = _mm512_loadu_si512(p + HALF * 64 + g / HALF * 64);
-  if (g >= HALF) low = _mm512_srli_epi32(low, 4);
-  high = g % HALF < 4 ? _mm512_slli_epi32(high, 4 - g % HALF) : _mm512_srli_epi32(high, g % HALF - 4);
-  return low_bits(_mm512_ternarylogic_epi32(_mm512_set1_epi8(0x10), high, low, 0xca), 0x1f); /* bit 4 is high's, the others low's */
+static ALWAYS_INLINE __m512i codes_4(const uint8_t *p, const int g) {
+  __m512i pair = _mm512_loadu_si512(p + g % HALF * 64);
+  return low_bits(g < HALF ? pair : _mm512_srli_epi32(pair, 4), 15);
 }
 
 static ALWAYS_INLINE __m512i four_columns(const int8_t *x) {
@@ -126,20 +149,20 @@ static ALWAYS_INLINE __m512i four_columns(const int8_t *x) {
   return _mm512_set1_epi32(four);
 }
 
-/* sums[r] += scale * x_scales[r] * (whole numbers). */
-static ALWAYS_INLINE void add_scaled(const int n_rows, const __m512i *products, vec scale, const float *x_scales, vec *sums) {
-  for (int r = 0; r < n_rows; r++) sums[r] = vec_fma(vec_from_i32(products[r]), vec_mul(scale, vec_set1(x_scales[r])), sums[r]);
-}
-
 struct x_at { /* x of a segment */
   const int8_t *x;
   const float *scales;
-  const int32_t *starts;
+  const int32_t *sums;
 };
+
+/* sums += scale * x's scale * a whole number. */
+static ALWAYS_INLINE vec add_scaled(__m512i product, vec scale, float x_scale, vec sums) {
+  return vec_fma(vec_from_i32(product), vec_mul(scale, vec_set1(x_scale)), sums);
+}
 
 static ALWAYS_INLINE void first_segment(const int n_rows, const uint8_t *p, const struct x_at *at, vec scale, vec *sums) {
   __m512i high[SHORTLIST_ROWS_MAX], low[SHORTLIST_ROWS_MAX];
-  for (int r = 0; r < n_rows; r++) high[r] = _mm512_setzero_si512(), low[r] = _mm512_set1_epi32(at->starts[r]);
+  for (int r = 0; r < n_rows; r++) high[r] = _mm512_setzero_si512(), low[r] = _mm512_set1_epi32(-SHORTLIST_FIRST_OFFSET * at->sums[r]);
   GEMM_UNROLL(2)
   for (int g = 0; g < SHORTLIST_GROUPS; g++) {
     __m512i codes = _mm512_loadu_si512(p + g * 64);
@@ -148,40 +171,49 @@ static ALWAYS_INLINE void first_segment(const int n_rows, const uint8_t *p, cons
       low[r] = _mm512_dpbusd_epi32(low[r], codes, four_columns(at->x + (n_rows + r) * SHORTLIST_SEGMENT + 4 * g));
     }
   }
-  for (int r = 0; r < n_rows; r++) low[r] = _mm512_add_epi32(_mm512_slli_epi32(high[r], 7), low[r]);
-  add_scaled(n_rows, low, scale, at->scales, sums);
+  for (int r = 0; r < n_rows; r++)
+    sums[r] = add_scaled(_mm512_add_epi32(_mm512_slli_epi32(high[r], 7), low[r]), scale, at->scales[r], sums[r]);
 }
 
+/* Numbers are scale * (code - 7.75) * 2: whole ones are 4 * code - 31, of half the scale. */
 static ALWAYS_INLINE void segment(const int n_rows, const uint8_t *p, const struct x_at *at, vec scale, vec *sums) {
   __m512i products[SHORTLIST_ROWS_MAX];
-  for (int r = 0; r < n_rows; r++) products[r] = _mm512_set1_epi32(at->starts[r]);
+  const vec half = vec_mul(scale, vec_set1(0.5f));
+  for (int r = 0; r < n_rows; r++) products[r] = _mm512_setzero_si512();
   GEMM_UNROLL(16)
   for (int g = 0; g < SHORTLIST_GROUPS; g++) {
-    __m512i codes = codes_5(p, g);
+    __m512i codes = codes_4(p, g);
     for (int r = 0; r < n_rows; r++)
       products[r] = _mm512_dpbusd_epi32(products[r], codes, four_columns(at->x + r * SHORTLIST_SEGMENT + 4 * g));
   }
-  add_scaled(n_rows, products, scale, at->scales, sums);
+  for (int r = 0; r < n_rows; r++)
+    sums[r] = add_scaled(_mm512_sub_epi32(_mm512_slli_epi32(products[r], 2), _mm512_set1_epi32((2 * SHORTLIST_OFFSET - 1) * at->sums[r])),
+                         half, at->scales[r], sums[r]);
+}
+
+/* How far logits can be from what the copy says; norms: the beginning of a panel. */
+static ALWAYS_INLINE vec uncertainty(const uint8_t *norms, const struct shortlist_row *row) {
+  vec width = vec_zero();
+  for (int part = 0; part < SHORTLIST_PARTS; part++) {
+    const float *error = (const float *)(const void *)norms + part * GEMM_PANEL, *norm = error + SHORTLIST_PARTS * GEMM_PANEL;
+    width = vec_fma(vec_load(error), vec_set1(row->norm[part]), width);
+    width = vec_fma(vec_load(norm), vec_set1(row->slack[part]), width);
+  }
+  return width;
 }
 
 static ALWAYS_INLINE void store_bounds(const struct shortlist *s, int panel, int r, vec about) {
-  const float *errors = (const float *)(const void *)(s->panels + (size_t)panel * s->panel_bytes),
-              *norms = errors + SHORTLIST_PARTS * GEMM_PANEL;
-  const struct shortlist_row *row = &s->rows[r];
-  vec width = vec_zero();
-  for (int part = 0; part < SHORTLIST_PARTS; part++) {
-    width = vec_fma(vec_load(errors + part * GEMM_PANEL), vec_set1(row->norm[part]), width);
-    width = vec_fma(vec_load(norms + part * GEMM_PANEL), vec_set1(row->slack[part]), width);
-  }
+  vec width = uncertainty(s->panels + (size_t)panel * s->panel_bytes, &s->rows[r]);
   size_t at = (size_t)r * (size_t)s->n_panels + (size_t)panel;
   s->low[at] = vec_largest(vec_sub(about, width));
   s->high[at] = vec_largest(vec_add(about, width));
+  vec_store(s->about + at * GEMM_PANEL, about);
 }
 
 static ALWAYS_INLINE void panel_bounds(const int n_rows, const struct shortlist *s, int panel) {
   const uint8_t *p = s->panels + (size_t)panel * s->panel_bytes, *scales = p + SHORTLIST_ROW_BYTES;
   const uint8_t *codes = scales + shortlist_scales_bytes(s->n_segments);
-  struct x_at at = {s->x, s->scales, s->starts};
+  struct x_at at = {s->x, s->scales, s->sums};
   vec sums[SHORTLIST_ROWS_MAX];
   for (int r = 0; r < n_rows; r++) sums[r] = vec_zero();
   fetch(p, (int)(codes - p) + SHORTLIST_FIRST_BYTES);
@@ -189,7 +221,7 @@ static ALWAYS_INLINE void panel_bounds(const int n_rows, const struct shortlist 
   codes += SHORTLIST_FIRST_BYTES;
   at.x += n_rows * SHORTLIST_SEGMENT; /* the second codes of segment 0 */
   for (int i = 1; i < s->n_segments; i++, codes += SHORTLIST_BYTES) {
-    at.x += n_rows * SHORTLIST_SEGMENT, at.scales += n_rows, at.starts += n_rows, scales += 2 * GEMM_PANEL;
+    at.x += n_rows * SHORTLIST_SEGMENT, at.scales += n_rows, at.sums += n_rows, scales += 2 * GEMM_PANEL;
     fetch(codes, SHORTLIST_BYTES);
     segment(n_rows, codes, &at, vec_load_bf16((const uint16_t *)(const void *)scales), sums);
   }
@@ -202,4 +234,28 @@ static ALWAYS_INLINE void bounds_by(const int n_rows, const struct shortlist *s,
 
 static void bounds(const struct shortlist *s, int from, int to, int n_rows) { GEMM_BY_ROWS_4(n_rows, bounds_by, s, from, to); }
 
-const struct shortlist_kern shortlist_amx = {.add_squares = add_squares, .make_panel = make_panel, .bounds = bounds};
+/* The fifth bits of a segment: scale * (bit - 0.5), half the scale's 2 * bit - 1. */
+static ALWAYS_INLINE vec segment_bits(const uint8_t *p, const struct x_at *at, vec scale, vec sum) {
+  __m512i products = _mm512_setzero_si512();
+  GEMM_UNROLL(16)
+  for (int g = 0; g < SHORTLIST_GROUPS; g++) {
+    __m512i bits = low_bits(_mm512_srli_epi32(_mm512_loadu_si512(p + g / HALF * 64), g % HALF), 1);
+    products = _mm512_dpbusd_epi32(products, bits, four_columns(at->x + 4 * g));
+  }
+  products = _mm512_sub_epi32(_mm512_slli_epi32(products, 1), _mm512_set1_epi32(at->sums[0]));
+  return add_scaled(products, vec_mul(scale, vec_set1(0.5f)), at->scales[0], sum);
+}
+
+static float finer(const struct shortlist *s, int panel, int r, int n_rows) {
+  const uint8_t *p = s->finer + (size_t)panel * s->finer_bytes, *bits = p + SHORTLIST_ROW_BYTES;
+  const uint16_t *scales = (const uint16_t *)(const void *)(s->panels + (size_t)panel * s->panel_bytes + SHORTLIST_ROW_BYTES);
+  vec about = vec_load(s->about + ((size_t)r * (size_t)s->n_panels + (size_t)panel) * GEMM_PANEL);
+  for (int i = 1; i < s->n_segments; i++, bits += SHORTLIST_FINER_BYTES) {
+    int at = i * n_rows + r; /* segment 0 has two codes a number */
+    struct x_at x = {s->x + (size_t)(at + n_rows) * SHORTLIST_SEGMENT, s->scales + at, s->sums + at};
+    about = segment_bits(bits, &x, vec_load_bf16(scales + i * GEMM_PANEL), about);
+  }
+  return vec_largest(vec_add(about, uncertainty(p, &s->rows[r])));
+}
+
+const struct shortlist_kern shortlist_amx = {.add_squares = add_squares, .make_panel = make_panel, .bounds = bounds, .finer = finer};

@@ -61,6 +61,7 @@ struct plan {
   const char *kv_type; /* "bf16", static */
   int ctx_tokens;
   bool ctx_reduced;                /* the model's own limit did not fit */
+  bool shortlist_left_out;         /* it did not fit beside the least that is needed */
   size_t token_bytes[BATCH_KINDS]; /* keys and values of one token, or row of a bank, in all layers of a kind */
   size_t shortlist_bytes;          /* of weight_bytes: compute/shortlist.h */
   size_t weight_bytes;             /* in memory, as the chosen instruction set wants them; the drafter's, too */

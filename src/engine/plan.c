@@ -416,11 +416,21 @@ static int check_ratio(const struct plan *p, const struct sizing *z, struct err 
       z->ratio, full * m->page_tokens, z->ratio * full * m->page_tokens, least * m->page_tokens, ceil(least / full * 1e4) / 1e4);
 }
 
+/* Do without the shortlist, which only makes answers faster. False: there is none. */
+static bool leave_shortlist_out(struct plan *p) {
+  if (!p->shortlist_bytes) return false;
+  p->weight_bytes -= p->shortlist_bytes;
+  p->shortlist_bytes = 0;
+  p->model.shortlist = false;
+  return p->shortlist_left_out = true;
+}
+
 /* The longest context that fits when the caller named none, then the largest pools. */
 static int share_out(struct plan *p, const struct cygnet_options *o, const struct model_config *c, const struct sizing *z, struct err *e) {
   for (;;) {
     lay_out(p, o, c, z, 0);
     if (needed(p) <= p->budget_bytes) break;
+    if (leave_shortlist_out(p)) continue;
     if (o->ctx_tokens || p->ctx_tokens / 2 < PLAN_CTX_LEAST) return does_not_fit(p, o, e);
     p->ctx_tokens /= 2;
     p->ctx_reduced = true;
@@ -527,6 +537,9 @@ int plan_make_beside(struct plan *p, const struct cygnet_options *o, const struc
   p->device.look = NULL; /* plans are copied */
   sizing_close(&z);
   if (failed) return -1;
+  if (p->shortlist_left_out)
+    log_line(LOG_WARN, "engine",
+             "no memory for the copy of the output matrix that makes the likeliest tokens quicker to find; --mem gives more");
   if (p->ctx_reduced)
     log_line(LOG_WARN, "engine", "context reduced to %d tokens of the model's %d: more does not fit; --ctx or --mem decide otherwise",
              p->ctx_tokens, c->ctx_tokens);

@@ -172,12 +172,38 @@ static void test_recorded(void **state) {
 
 /* --- the copy, byte by byte ------------------------------------------------------------------------------------------------- */
 
-static int code_of(const uint8_t *codes, int segment, int row, int column) {
-  int group = column / 4, i = row * 4 + column % 4;
+/* A number of the copy over its scale: by what the first look reads, or with the fifth bit. */
+static double number_of(const struct shortlist *list, int row, int c, bool is_finer) {
+  int segment = c / SHORTLIST_SEGMENT, group = c % SHORTLIST_SEGMENT / 4, panel = row / GEMM_PANEL, i = row % GEMM_PANEL * 4 + c % 4;
+  const uint8_t *codes = list->panels + (size_t)panel * list->panel_bytes + SHORTLIST_ROW_BYTES + shortlist_scales_bytes(list->n_segments);
   if (segment == 0) return codes[group * 64 + i] - 128;
   codes += SHORTLIST_FIRST_BYTES + (segment - 1) * SHORTLIST_BYTES;
-  int low = codes[group % 8 * 64 + i] >> (group < 8 ? 0 : 4) & 15, high = codes[512 + group / 8 * 64 + i] >> group % 8 & 1;
-  return low + 16 * high - 16;
+  int code = codes[group % 8 * 64 + i] >> (group < 8 ? 0 : 4) & 15;
+  const uint8_t *bits = list->finer + (size_t)panel * list->finer_bytes + SHORTLIST_ROW_BYTES + (segment - 1) * SHORTLIST_FINER_BYTES;
+  int bit = bits[group / 8 * 64 + i] >> group % 8 & 1;
+  return is_finer ? code * 2 + bit - 16 : (code - 7.75) * 2;
+}
+
+/* Row r of the copy against the row that gemm multiplies. */
+static void check_copy_row(const struct shortlist *list, const float *weights, int cols, int r, bool is_finer) {
+  const uint8_t *panel = list->panels + (size_t)(r / GEMM_PANEL) * list->panel_bytes;
+  const uint8_t *norms = is_finer ? list->finer + (size_t)(r / GEMM_PANEL) * list->finer_bytes : panel;
+  double lost[SHORTLIST_PARTS] = {0}, all[SHORTLIST_PARTS] = {0}, kept[SHORTLIST_PARTS] = {0};
+  for (int c = 0; c < cols; c++) {
+    int segment = c / SHORTLIST_SEGMENT, part = segment > 0;
+    uint16_t scale;
+    memcpy(&scale, panel + SHORTLIST_ROW_BYTES + 32 * segment + 2 * (r % GEMM_PANEL), 2);
+    double v = (double)bf16_to_f32(scale) * number_of(list, r, c, is_finer), weight = (double)weights[list->order[c]], left = weight - v;
+    lost[part] += left * left, all[part] += weight * weight, kept[part] += v * v;
+    assert_true(fabs(left) <= (double)bf16_to_f32(scale) * (part && !is_finer ? 1.0001 : 0.5001)); /* half a step */
+  }
+  for (int part = 0; part < SHORTLIST_PARTS; part++) {
+    float error, norm;
+    memcpy(&error, norms + 64 * part + 4 * (r % GEMM_PANEL), 4);
+    memcpy(&norm, norms + 64 * (SHORTLIST_PARTS + part) + 4 * (r % GEMM_PANEL), 4);
+    assert_true(sqrt(lost[part]) <= (double)error && (double)error <= sqrt(lost[part]) * 1.01 + 1e-30);
+    assert_true(sqrt(all[part]) <= (double)norm && sqrt(kept[part]) <= (double)norm);
+  }
 }
 
 static void test_copy(void **state) {
@@ -197,28 +223,9 @@ static void test_copy(void **state) {
     }
     float *weights = xcalloc((size_t)s.cols, sizeof *weights);
     for (int r = 0; r < s.vocab; r++) {
-      const uint8_t *p = list->panels + (size_t)(r / GEMM_PANEL) * list->panel_bytes;
-      const uint8_t *scales = p + SHORTLIST_ROW_BYTES, *codes = scales + shortlist_scales_bytes(list->n_segments);
-      float error[SHORTLIST_PARTS], norm[SHORTLIST_PARTS];
-      for (int part = 0; part < SHORTLIST_PARTS; part++) {
-        memcpy(&error[part], p + 64 * part + 4 * (r % GEMM_PANEL), 4);
-        memcpy(&norm[part], p + 64 * (SHORTLIST_PARTS + part) + 4 * (r % GEMM_PANEL), 4);
-      }
       gemm_tiles_row(&w.w, r / GEMM_PANEL, r % GEMM_PANEL, weights);
-      double lost[SHORTLIST_PARTS] = {0}, all[SHORTLIST_PARTS] = {0}, kept[SHORTLIST_PARTS] = {0};
-      for (int c = 0; c < s.cols; c++) {
-        uint16_t scale;
-        memcpy(&scale, scales + 32 * (c / SHORTLIST_SEGMENT) + 2 * (r % GEMM_PANEL), 2);
-        double v = (double)bf16_to_f32(scale) * code_of(codes, c / SHORTLIST_SEGMENT, r % GEMM_PANEL, c % SHORTLIST_SEGMENT);
-        double weight = (double)weights[list->order[c]], left = weight - v;
-        int part = c >= SHORTLIST_SEGMENT;
-        lost[part] += left * left, all[part] += weight * weight, kept[part] += v * v;
-        assert_true(fabs(left) <= (double)bf16_to_f32(scale) * 0.5001); /* half a step */
-      }
-      for (int part = 0; part < SHORTLIST_PARTS; part++) {
-        assert_true(sqrt(lost[part]) <= (double)error[part] && (double)error[part] <= sqrt(lost[part]) * 1.01 + 1e-30);
-        assert_true(sqrt(all[part]) <= (double)norm[part] && sqrt(kept[part]) <= (double)norm[part]);
-      }
+      check_copy_row(list, weights, s.cols, r, false);
+      check_copy_row(list, weights, s.cols, r, true);
     }
     free(weights);
     head_world_close(&w);
@@ -233,6 +240,7 @@ static void test_where(void **state) {
     bool has = k->shortlist != NULL;
     assert_int_equal(shortlist_bytes(k, &(struct weight){.dtype = DTYPE_Q8_0, .rows = 1000, .cols = 640}) > 0, has);
     assert_int_equal(shortlist_bytes(k, &(struct weight){.dtype = DTYPE_BF16, .rows = 17, .cols = 128}) > 0, has);
+    assert_int_equal(shortlist_bytes(k, &(struct weight){.dtype = DTYPE_Q6_K, .rows = 1000, .cols = 512}), 0);
     assert_int_equal(shortlist_bytes(k, &(struct weight){.dtype = DTYPE_Q4_0, .rows = 1000, .cols = 640}), 0);
     assert_int_equal(shortlist_bytes(k, &(struct weight){.dtype = DTYPE_Q8_0, .rows = 1000, .cols = 96}), 0);
     assert_int_equal(shortlist_bytes(k, &(struct weight){.dtype = DTYPE_F32, .rows = 1000, .cols = 640}), 0);

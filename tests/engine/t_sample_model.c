@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "cygnet.h"
+#include "engine/engine.h"
 #include "files/safetensors.h"
 
 static const char *sample_model(void) {
@@ -314,6 +315,34 @@ static void replies_of(struct cygnet *c, const int32_t *ids, int n_users, struct
     }
 }
 
+/* What only makes answers faster is left out before a context is shortened or a model refused. */
+static void test_shortlist_goes_first(void **state) {
+  (void)state;
+  if (!sample_model()) skip();
+  struct err e = {0};
+  struct model_config config;
+  struct weights *w = weights_open(sample_model(), &config, &e);
+  if (!w) fail_msg("%s", e.msg);
+  struct cygnet_options o = {.ctx_tokens = 1024, .threads = 1, .max_running = 2, .quiet = 1};
+  struct plan plenty, least, tight;
+  o.mem_bytes = (size_t)4 << 30;
+  assert_int_equal(plan_make(&plenty, &o, &config, w, &e), 0);
+  size_t lo = 0, hi = o.mem_bytes; /* the least with which the model runs */
+  while (hi - lo > 1) {
+    o.mem_bytes = lo + (hi - lo) / 2;
+    *(plan_make(&least, &o, &config, w, &e) ? &lo : &hi) = o.mem_bytes;
+  }
+  o.mem_bytes = hi;
+  assert_int_equal(plan_make(&least, &o, &config, w, &e), 0);
+  assert_int_equal(least.shortlist_bytes, 0);
+  assert_int_equal(least.weight_bytes, plenty.weight_bytes - plenty.shortlist_bytes);
+  assert_false(least.model.shortlist && plenty.shortlist_bytes);
+  o.mem_bytes = hi + plenty.shortlist_bytes;
+  assert_int_equal(plan_make(&tight, &o, &config, w, &e), 0);
+  assert_int_equal(tight.shortlist_bytes, plenty.shortlist_bytes);
+  weights_close(w);
+}
+
 /* With a shortlist beside the output matrix and without one, recorded steps and others, one thread and all. */
 static void test_shortlist_changes_nothing(void **state) {
   (void)state;
@@ -346,8 +375,11 @@ static void test_shortlist_changes_nothing(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_shortlist_changes_nothing), cmocka_unit_test(test_fast_is_close),
-    cmocka_unit_test(test_reference_is_exact),        cmocka_unit_test(test_same_bits),
+    cmocka_unit_test(test_shortlist_changes_nothing),
+    cmocka_unit_test(test_shortlist_goes_first),
+    cmocka_unit_test(test_fast_is_close),
+    cmocka_unit_test(test_reference_is_exact),
+    cmocka_unit_test(test_same_bits),
     cmocka_unit_test(test_chat_is_resumed),
 };
 TEST_MAIN(tests)
