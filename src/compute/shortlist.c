@@ -43,8 +43,8 @@ static size_t lay_out(struct shortlist *s, char *base, const struct weight *w) {
   PART(high, n_panels * SHORTLIST_ROWS_MAX * sizeof *s->high);
   PART(about, n_panels * GEMM_PANEL * SHORTLIST_ROWS_MAX * sizeof *s->about);
   PART(wanted, n_panels);
-  PART(best, SHORTLIST_BEST_MAX * sizeof *s->best);
-  PART(best_from, SHORTLIST_ROWS_MAX * SHORTLIST_BEST_MAX * sizeof *s->best_from);
+  PART(best, SHORTLIST_LOOK_MAX * sizeof *s->best);
+  PART(best_from, SHORTLIST_ROWS_MAX * SHORTLIST_LOOK_MAX * sizeof *s->best_from);
 #undef PART
   return at;
 }
@@ -240,19 +240,21 @@ static void offer(struct greatest *g, float value, int32_t from) {
   g->value[at] = value, g->from[at] = from;
 }
 
-static int32_t *best_from(const struct shortlist *s, int r) { return s->best_from + r * SHORTLIST_BEST_MAX; }
+static int32_t *best_from(const struct shortlist *s, int r) { return s->best_from + r * SHORTLIST_LOOK_MAX; }
 
-/* Look 1: the panels that promise most. */
+/* Look 1: the panels that promise most. Some more than must be make the threshold a better one: with random weights and one of them, a sixth of all panels
+ * would reach it. */
 static void best_item(void *ctx, int item, int worker) {
   const struct call *c = ctx;
-  const struct shortlist *s = shortlist_of(c->w);
+  struct shortlist *s = shortlist_of(c->w);
   (void)item, (void)worker;
   for (int r = 0; s->is_on && r < c->x.rows; r++) {
     if (s->n_best[r] < 0) continue;
-    struct greatest g = {s->best, best_from(s, r), 0, s->n_best[r]};
+    struct greatest g = {s->best, best_from(s, r), 0, MIN(s->n_panels, s->n_best[r] + SHORTLIST_LOOK_MAX - SHORTLIST_BEST_MAX)};
     const float *low = s->low + (size_t)r * (size_t)s->n_panels;
     for (int panel = 0; panel < s->n_panels; panel++) offer(&g, low[panel], panel);
     for (int i = 0; i < g.n; i++) s->wanted[g.from[i]] = GEMM_WANTED;
+    s->n_looked_at[r] = g.n;
   }
 }
 
@@ -269,7 +271,7 @@ static float threshold(const struct call *c, int r) {
   int32_t nowhere[SHORTLIST_BEST_MAX];
   struct greatest g = {s->best, nowhere, 0, s->n_best[r]};
   const float *y = tensor_row(&c->y, r);
-  for (int i = 0; i < s->n_best[r]; i++) {
+  for (int i = 0; i < s->n_looked_at[r]; i++) {
     int panel = best_from(s, r)[i];
     for (int col = panel * GEMM_PANEL; col < MIN((panel + 1) * GEMM_PANEL, c->w->rows); col++) {
       if (isnan(y[col])) return y[col];

@@ -10,7 +10,7 @@
  * and the n greatest logits of a row are found in four looks:
  *
  *     bounds   for each panel, what its 16 logits reach at most, and what the greatest of them is at least            reads the copy
- *     best     the n panels with the greatest "at least": their logits; t, the n-th greatest of those                 reads n panels
+ *     best     the n + 16 panels with the greatest "at least": their logits; t, the n-th greatest of those            reads those panels
  *     finer    for the panels that reach t, what they reach at most by a fifth bit, which lies apart                  reads that bit
  *     rest     the panels that still reach t: their logits                                                            reads those panels
  *
@@ -49,6 +49,7 @@ enum {
   SHORTLIST_FINER_BYTES = 128,
   SHORTLIST_ROWS_MAX = 4,   /* of x in a call; for more all logits are as fast */
   SHORTLIST_BEST_MAX = 128, /* the most that n may be */
+  SHORTLIST_LOOK_MAX = SHORTLIST_BEST_MAX + 16,
 };
 
 /* A row of x as the bounds want it, beside its codes. */
@@ -70,9 +71,9 @@ struct shortlist {
   float *low, *high;       /* [row][panel]: of the greatest logit */
   float *about;            /* [row][panel][16]: logits by the copy */
   uint8_t *wanted;         /* [panel]: enum gemm_wanted */
-  float *best;             /* [SHORTLIST_BEST_MAX], a heap */
-  int32_t *best_from;      /* [SHORTLIST_ROWS_MAX][SHORTLIST_BEST_MAX]: panels */
-  int n_best[SHORTLIST_ROWS_MAX];
+  float *best;             /* [SHORTLIST_LOOK_MAX], a heap */
+  int32_t *best_from;      /* [SHORTLIST_ROWS_MAX][SHORTLIST_LOOK_MAX]: panels */
+  int n_best[SHORTLIST_ROWS_MAX], n_looked_at[SHORTLIST_ROWS_MAX];
   float threshold[SHORTLIST_ROWS_MAX]; /* t */
   struct shortlist_row rows[SHORTLIST_ROWS_MAX];
 };

@@ -184,6 +184,14 @@ static double number_of(const struct shortlist *list, int row, int c, bool is_fi
   return is_finer ? code * 2 + bit - 16 : (code - 7.75) * 2;
 }
 
+static double scale_of(const struct shortlist *list, int row, int segment) {
+  uint16_t scale;
+  memcpy(&scale,
+         list->panels + (size_t)(row / GEMM_PANEL) * list->panel_bytes + SHORTLIST_ROW_BYTES + 32 * segment + 2 * (row % GEMM_PANEL),
+         sizeof scale);
+  return (double)bf16_to_f32(scale);
+}
+
 /* Row r of the copy against the row that gemm multiplies. */
 static void check_copy_row(const struct shortlist *list, const float *weights, int cols, int r, bool is_finer) {
   const uint8_t *panel = list->panels + (size_t)(r / GEMM_PANEL) * list->panel_bytes;
@@ -191,11 +199,10 @@ static void check_copy_row(const struct shortlist *list, const float *weights, i
   double lost[SHORTLIST_PARTS] = {0}, all[SHORTLIST_PARTS] = {0}, kept[SHORTLIST_PARTS] = {0};
   for (int c = 0; c < cols; c++) {
     int segment = c / SHORTLIST_SEGMENT, part = segment > 0;
-    uint16_t scale;
-    memcpy(&scale, panel + SHORTLIST_ROW_BYTES + 32 * segment + 2 * (r % GEMM_PANEL), 2);
-    double v = (double)bf16_to_f32(scale) * number_of(list, r, c, is_finer), weight = (double)weights[list->order[c]], left = weight - v;
+    double scale = scale_of(list, r, segment), v = scale * number_of(list, r, c, is_finer);
+    double weight = (double)weights[list->order[c]], left = weight - v;
     lost[part] += left * left, all[part] += weight * weight, kept[part] += v * v;
-    assert_true(fabs(left) <= (double)bf16_to_f32(scale) * (part && !is_finer ? 1.0001 : 0.5001)); /* half a step */
+    assert_true(fabs(left) <= scale * (part && !is_finer ? 1.0001 : 0.5001)); /* half a step */
   }
   for (int part = 0; part < SHORTLIST_PARTS; part++) {
     float error, norm;
@@ -232,6 +239,48 @@ static void test_copy(void **state) {
   }
 }
 
+/* What the kernels say of a panel, against sums over the copy's numbers one by one. x has whole numbers, which its codes hold exactly. */
+static void check_panel(const struct shortlist *list, const struct tensor *x, int panel, int r, bool is_finer) {
+  const float *norms = (const float *)(const void *)((is_finer ? list->finer : list->panels) +
+                                                     (size_t)panel * (is_finer ? list->finer_bytes : list->panel_bytes));
+  double low = -INFINITY, high = -INFINITY, size = 0;
+  for (int i = 0; i < GEMM_PANEL; i++) {
+    double about = 0, width = 0;
+    for (int c = 0; c < x->cols; c++)
+      about += scale_of(list, panel * GEMM_PANEL + i, c / SHORTLIST_SEGMENT) * number_of(list, panel * GEMM_PANEL + i, c, is_finer) *
+               (double)tensor_row(x, r)[list->order[c]];
+    for (int part = 0; part < SHORTLIST_PARTS; part++) {
+      double error = (double)norms[part * GEMM_PANEL + i], norm = (double)norms[(SHORTLIST_PARTS + part) * GEMM_PANEL + i];
+      width += error * (double)list->rows[r].norm[part] + norm * (double)list->rows[r].slack[part];
+      size += norm * (double)list->rows[r].norm[part];
+    }
+    low = MAX(low, about - width), high = MAX(high, about + width);
+  }
+  size_t at = (size_t)r * (size_t)list->n_panels + (size_t)panel;
+  double near = size * 1e-5;
+  if (is_finer) assert_true(fabs((double)kernel()->shortlist->finer(list, panel, r, x->rows) - high) <= near);
+  else assert_true(fabs((double)list->low[at] - low) <= near && fabs((double)list->high[at] - high) <= near);
+}
+
+static void test_bounds(void **state) {
+  (void)state;
+  if (!kernel()) skip();
+  uint64_t rand = 10;
+  for (int i = 0; i < COPIES; i++) {
+    struct shape s = {.type = i % 2 ? DTYPE_BF16 : DTYPE_Q8_0, .vocab = 48, .cols = 64 * (2 + i % 5), .wide = 20};
+    struct head_world w;
+    world_open(&w, &s, 1, &rand);
+    const struct shortlist *list = w.w.shortlist;
+    struct tensor x = tensor_rows(w.x, 1 + i % ROWS), y = tensor_rows(w.some, 1 + i % ROWS), none = {0};
+    for (int r = 0; r < x.rows; r++)
+      for (int c = 0; c < s.cols; c++) tensor_row(&x, r)[list->order[c]] = (float)(c % 64 ? test_rand_int(&rand, -127, 127) : 127);
+    w.d->ops->head(w.d, &y, &none, &w.w, &x, 0, (const int32_t[]){1, 1, 1, 1});
+    assert_true(list->is_on);
+    for (int at = 0; at < 2 * list->n_panels * x.rows; at++) check_panel(list, &x, at / 2 / x.rows, at / 2 % x.rows, at % 2);
+    head_world_close(&w);
+  }
+}
+
 /* Only where it is worth its memory, and where there is a kernel. */
 static void test_where(void **state) {
   (void)state;
@@ -248,8 +297,8 @@ static void test_where(void **state) {
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(test_greatest), cmocka_unit_test(test_most_is_left_out), cmocka_unit_test(test_recorded), cmocka_unit_test(test_copy),
-    cmocka_unit_test(test_where),
+    cmocka_unit_test(test_greatest), cmocka_unit_test(test_most_is_left_out), cmocka_unit_test(test_recorded),
+    cmocka_unit_test(test_copy),     cmocka_unit_test(test_bounds),           cmocka_unit_test(test_where),
 };
 
 TEST_MAIN(tests)
