@@ -87,7 +87,7 @@ lib_of  = $(if $(filter $(1),$(PLAIN)),$(BUILD)/release,$(OBJ))/lib/$(1).a
 # rooms up to and including $(1), last first (link order)
 upto    = $(if $(filter $(1),$(firstword $(2))),$(1),$(call upto,$(1),$(wordlist 2,99,$(2))) $(firstword $(2)))
 
-.PHONY: all check test test-npu twins simde tsan corpus fuzz bench bench-check man golden clean format layers help
+.PHONY: all check test test-programs test-npu twins simde tsan corpus fuzz bench bench-check man golden clean format layers help
 all: $(BUILD)/cygnet $(BUILD)/libcygnet.a $(BUILD)/libcygnet.so
 
 # -O3 is for users; sanitizers and emulation would take the compiler minutes
@@ -197,8 +197,9 @@ $(BUILD)/ascend_probe: $(PROBE_OBJ) $(PROBE_LIB)
 	@echo "  link    $@"
 	@$(CC) $(PROBE_OBJ) $(LDFLAGS) -Wl,--start-group $(PROBE_LIB) -Wl,--end-group $(LIB_LIBS) -o $@
 
-test: twins $(SELECTED)
+test: test-programs
 	@tools/run_tests.sh $(SELECTED)
+test-programs: twins $(SELECTED)
 twins:
 	@python3 tools/golden/twin.py unpack
 check: layers format-check

@@ -9,14 +9,13 @@ want_packages python3-venv haproxy nginx-light chromium dpkg-dev pkg-config syst
 jobs=$(nproc)
 
 # Parts run two at a time, in the order of their lines, each with half of the processors; what one said is shown when it is over.
-lanes=$((jobs > 1 ? 2 : 1)) share=$(((jobs + 1) / 2)) running=0 n_parts=0
+lanes=$((jobs > 1 ? 2 : 1)) share=$(((jobs + 1) / 2)) n_parts=0
 parts=build/test-parts
 rm -rf "$parts" && mkdir -p "$parts"
 part() { # NAME COMMAND...
   n_parts=$((n_parts + 1))
-  [ "$running" -lt "$lanes" ] || { wait -n; running=$((running - 1)); }
+  while [ "$(jobs -rp | wc -l)" -ge "$lanes" ]; do wait -n; done # which may return for one that ended before
   one_part "$parts/$n_parts" "$@" &
-  running=$((running + 1))
 }
 one_part() { # FILE NAME COMMAND...
   local file=$1 name=$2 start
@@ -32,10 +31,7 @@ one_part() { # FILE NAME COMMAND...
   ) 9>"$parts/lock"
 }
 # All that was begun is over: what comes next has the machine for itself.
-alone() {
-  wait
-  running=0
-}
+alone() { wait; }
 
 # What the parts came to: their own lines "N passed, N failed" are added up. A part that says nothing of the kind counts as one test.
 count() {
@@ -62,11 +58,13 @@ each() {
 }
 # A processor that has all that is emulated has run it in the other parts, and faster; emulation itself need only work there.
 emulated() {
-  local few=(SIMDE_TESTS="compute/kern compute/gemm compute/attn") flag
+  local flag
   for flag in avx_vnni avx512_vnni avx512_bf16 amx_int8 amx_bf16; do
-    grep -qw "$flag" /proc/cpuinfo || few=()
+    grep -qw "$flag" /proc/cpuinfo || { make -s -j"$share" simde; return; }
   done
-  make -s -j"$share" simde "${few[@]}"
+  make -s -j"$share" simde SIMDE_TESTS="compute/kern" &&
+    NAME_FILTER="test_oracle" make -s -j"$share" simde SIMDE_TESTS="compute/gemm" &&
+    NAME_FILTER="all_geometries*" make -s -j"$share" simde SIMDE_TESTS="compute/attn"
 }
 fetch() {
   need_sample_model
@@ -80,10 +78,13 @@ part "sample model, other people's clients, vocabularies" fetch
 part "build" make -s -j"$jobs" all emu build/ascend_probe twins
 alone
 need_clients # says which python has them
+part "build with AddressSanitizer and UndefinedBehaviorSanitizer" make -s -j"$jobs" MODE=asan test-programs
+alone
 # the longest first: two processors have work to the end
-part "AddressSanitizer and UndefinedBehaviorSanitizer" make -s -j"$share" MODE=asan test
 part "every test, optimised" make -s -j"$share" test
+part "sanitizers: base, files, text, kv, compute" make -s -j"$share" MODE=asan test T="base files text kv compute"
 part "ThreadSanitizer: engine and server" make -s -j"$share" tsan
+part "sanitizers: models, engine, server, eval, load" make -s -j"$share" MODE=asan test T="models engine server eval load"
 part "AVX-512 kernels under emulation" emulated
 part "the emulated NPU: fixtures, its first day" each tests/npu.py tests/probe.py
 part "Gemma 4 fixtures" python3 tests/golden4.py
