@@ -242,8 +242,7 @@ static void offer(struct greatest *g, float value, int32_t from) {
 
 static int32_t *best_from(const struct shortlist *s, int r) { return s->best_from + r * SHORTLIST_LOOK_MAX; }
 
-/* Look 1: the panels that promise most. Some more than must be make the threshold a better one: with random weights and one of them, a sixth of all panels
- * would reach it. */
+/* Look 1: the panels that promise most. Some more than must be raise the threshold: with top-k 64 of the sample model half as many panels reach it. */
 static void best_item(void *ctx, int item, int worker) {
   const struct call *c = ctx;
   struct shortlist *s = shortlist_of(c->w);
