@@ -8,7 +8,7 @@
  *   3. Rows of keys and values in any dtype give the bits that their float32 copies would give: every conversion is exact.
  * head_dim here is padded to a multiple of ATTN_PAD; the padding of q, k, v is zero.
  *
- * Where a processor multiplies tiles of matrices, keys and values of bf16 go another way (struct attn_whole): all keys of a segment at once, for one
+ * Where a processor multiplies bf16, alone or in tiles of matrices, keys and values of bf16 go another way (struct attn_whole): all keys of a segment at once, for one
  * line as for many. q and acc are then in a form that only these kernels know. Rules 1 and 2 hold; denormal numbers among keys and values count as 0.
  */
 #ifndef CYGNET_ATTN_KERN_H
@@ -74,8 +74,8 @@ extern const struct attn_kern attnk_ref;
 #if defined(__x86_64__)
 extern const struct attn_kern attnk_avx2;
 extern const struct attn_kern attnk_avx512;
-extern const struct attn_kern attnk_avx512amx; /* attnk_avx512 with whole_bf16 = attnk_amx */
-extern const struct attn_whole attnk_amx;
+extern const struct attn_kern attnk_avx512bf16, attnk_avx512amx; /* attnk_avx512 with a whole_bf16: these */
+extern const struct attn_whole attnk_dot, attnk_amx;
 #endif
 
 #endif

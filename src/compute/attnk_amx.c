@@ -14,30 +14,22 @@
  *   many   keys and values of the segment are packed, then lines go over them in groups of 32 (two tiles), whose scores stay in the first-level cache
  *   few    up to 16 lines, bound by memory: scores with keys as they lie, turned afterwards; of values a block of keys × 32 dims is packed while the one
  *          before it is multiplied, in a place that stays in the first-level cache, and the sums of 64 dims stay in tiles over all blocks
- *
- * Packing interleaves two rows of values with unpack instructions, which work within 16 bytes: acc has the dims of 32 in the order
- *   0-3, 8-11, 16-19, 24-27, 4-7, 12-15, 20-23, 28-31        and finish puts them right.
  */
 #if defined(__x86_64__)
-#include <float.h>
-#include <math.h>
-
 #include "compute/vec_avx512.h"
 
-#include "compute/attn_kern.h"
+#include "compute/attnk_whole.h"
 #include "compute/tiles_amx.h"
-#include "compute/vec_exp.h"
 
 enum {
-  SIDE = 16,        /* rows of a tile */
-  BLOCK = 32,       /* keys or dims of two tiles side by side */
-  GROUP = 2 * SIDE, /* lines */
+  SIDE = 16,           /* rows of a tile */
+  BLOCK = WHOLE_BLOCK, /* keys or dims of two tiles side by side */
+  GROUP = 2 * SIDE,    /* lines */
   TILE_BYTES = 1024,
   PAIR_BYTES = 2 * TILE_BYTES,
   COLUMNS = 4,   /* of few lines, that become columns of a tile and rows again together */
   KEY_TILES = 4, /* whose scores with few lines are summed at once */
 };
-_Static_assert(ATTN_SEGMENT % BLOCK == 0, "a segment is whole blocks");
 
 /* Sums of lines 0 to 15 and 16 to 31 by two tiles of columns; factors. */
 #define T_C00 0
@@ -48,8 +40,6 @@ _Static_assert(ATTN_SEGMENT % BLOCK == 0, "a segment is whole blocks");
 #define T_A1  5
 #define T_B0  6
 #define T_B1  7
-
-#define KERNEL __attribute__((noinline))
 
 struct amx_group { /* of up to GROUP lines; pointers are to its first */
   int n, head_dim;
@@ -97,18 +87,6 @@ static void amx_load_q(float *q, const float *src, float scale, int n, int head_
 
 /* --- packing ----------------------------------------------------------------------------------------------------------------- */
 
-/* Rows that are needed soon: they are asked for a few at a time, so that memory is busy while tiles are. */
-struct amx_ahead {
-  const void *const *rows;
-  int n; /* not yet asked for */
-  size_t row_bytes;
-};
-static ALWAYS_INLINE void amx_ask(struct amx_ahead *a, int n) {
-  for (n = MIN(n, a->n), a->n -= n; n > 0; n--, a->rows++) {
-    for (size_t i = 0; i < a->row_bytes; i += 64) _mm_prefetch((const char *)*a->rows + i, _MM_HINT_T1);
-  }
-}
-
 #ifdef CYGNET_SIMDE
 /* Row r of a tile: dims 2r and 2r + 1 (of the 32 from byte `at` on) of each of 16 keys. */
 static void amx_pack_keys_tile(char *tile, const void *const *k, size_t at) {
@@ -122,14 +100,6 @@ static void amx_pack_columns(char *tile, const void *const row[COLUMNS], size_t 
 static void amx_turn_scores(float *p, const float *s) {
   for (int l = 0; l < COLUMNS; l++)
     for (int j = 0; j < SIDE; j++) p[l * ATTN_SEGMENT + j] = s[j * SIDE + l];
-}
-/* Row r of two tiles: keys 2r and 2r + 1, 32 dims in the order above. */
-static void amx_pack_values_row(char *tiles, const void *even, const void *odd) {
-  for (int i = 0; i < BLOCK; i++) {
-    char *to = tiles + (i / 4 % 2) * TILE_BYTES + 16 * (i / 8) + 4 * (i % 4);
-    memcpy(to, (const char *)even + 2 * i, 2);
-    memcpy(to + 2, (const char *)odd + 2 * i, 2);
-  }
 }
 #else
 static ALWAYS_INLINE __m512i amx_quarters(const char *a, const char *b, const char *c, const char *d) {
@@ -188,30 +158,32 @@ static ALWAYS_INLINE void amx_turn_scores(float *p, const float *s) {
 #pragma GCC unroll 4
   for (int l = 0; l < 4; l++) _mm512_store_si512(p + l * ATTN_SEGMENT, x[l]);
 }
-static ALWAYS_INLINE void amx_pack_values_row(char *tiles, const void *even, const void *odd) {
-  const __m512i a = _mm512_loadu_si512(even), b = _mm512_loadu_si512(odd);
-  _mm512_store_si512(tiles, _mm512_unpacklo_epi16(a, b));
-  _mm512_store_si512(tiles + TILE_BYTES, _mm512_unpackhi_epi16(a, b));
-}
 #endif
+/* Row r of two tiles: keys 2r and 2r + 1, 32 dims in the order of attnk_whole.h. */
+static ALWAYS_INLINE void amx_pack_values_row(char *tiles, const void *even, const void *odd) {
+  __m512i x[2];
+  whole_interleave(x, even, odd);
+  _mm512_store_si512(tiles, x[0]);
+  _mm512_store_si512(tiles + TILE_BYTES, x[1]);
+}
 
 /* BLOCK keys, all dims: a pair of tiles for each BLOCK dims. n rows ahead are asked for meanwhile. */
-static KERNEL void amx_pack_keys(char *out, const void *const *k, int head_dim, struct amx_ahead *ahead, int n) {
+static KERNEL void amx_pack_keys(char *out, const void *const *k, int head_dim, struct whole_ahead *ahead, int n) {
   const int each = div_up(n * BLOCK, head_dim);
   for (int i = 0; i < head_dim; i += BLOCK, out += PAIR_BYTES) {
-    amx_ask(ahead, each);
+    whole_ask(ahead, each);
     amx_pack_keys_tile(out, k, sizeof(uint16_t) * (size_t)i);
     amx_pack_keys_tile(out + TILE_BYTES, k + SIDE, sizeof(uint16_t) * (size_t)i);
   }
 }
 
 /* The same of values. */
-static KERNEL void amx_pack_values(char *out, const void *const *v, int head_dim, struct amx_ahead *ahead, int n) {
+static KERNEL void amx_pack_values(char *out, const void *const *v, int head_dim, struct whole_ahead *ahead, int n) {
   const int each = div_up(n, SIDE);
   for (int r = 0; r < SIDE; r++, out += 64) {
     const uint16_t *even = v[2 * r], *odd = v[2 * r + 1];
     char *to = out;
-    amx_ask(ahead, each);
+    whole_ask(ahead, each);
     for (int i = 0; i < head_dim; i += BLOCK, to += PAIR_BYTES) amx_pack_values_row(to, even + i, odd + i);
   }
 }
@@ -310,11 +282,11 @@ static const char *amx_rows_together(char *copy, const void *const *k, int from,
   do {                                                                                                                                     \
     TILE_LOAD(a, keys, row_bytes);                                                                                                         \
     TILE_BF16(c, a, T_B0);                                                                                                                 \
-    amx_ask(ahead, each);                                                                                                                  \
+    whole_ask(ahead, each);                                                                                                                \
     TILE_BF16(c, a, T_B1);                                                                                                                 \
   } while (0)
 static ALWAYS_INLINE void amx_few_scores_of(const int n, float (*out)[SIDE], const char *q, const char *const k[KEY_TILES], int head_dim,
-                                            size_t row_bytes, struct amx_ahead *ahead) {
+                                            size_t row_bytes, struct whole_ahead *ahead) {
   const int each = div_up(SIDE * BLOCK, head_dim); /* rows: as many as are worked on */
   TILE_SEES_MEMORY();
   TILE_ZERO(T_C00);
@@ -337,7 +309,7 @@ static ALWAYS_INLINE void amx_few_scores_of(const int n, float (*out)[SIDE], con
   TILE_SEES_MEMORY();
 }
 static KERNEL void amx_few_scores(int n, float (*out)[SIDE], const char *q, const char *const k[KEY_TILES], int head_dim, size_t row_bytes,
-                                  struct amx_ahead *ahead) {
+                                  struct whole_ahead *ahead) {
   switch (n) {
   case 1: amx_few_scores_of(1, out, q, k, head_dim, row_bytes, ahead); break;
   case 2: amx_few_scores_of(2, out, q, k, head_dim, row_bytes, ahead); break;
@@ -364,7 +336,7 @@ static ALWAYS_INLINE void amx_few_pack(char *out, const void *const *v, size_t a
 
 /* Dims from i on of the results of up to 16 lines, BLOCK of them or twice as many. Tiles are loaded when what comes after them has been packed: by then
  * the stores that made them are done. */
-static ALWAYS_INLINE void amx_few_values_of(const bool wide, struct amx_group *g, int i, const void *const *v, struct amx_ahead *ahead,
+static ALWAYS_INLINE void amx_few_values_of(const bool wide, struct amx_group *g, int i, const void *const *v, struct whole_ahead *ahead,
                                             int each) {
   _Alignas(64) char low[PAIR_BYTES], high[PAIR_BYTES];
   const size_t line = sizeof(float) * (size_t)g->head_dim, at = sizeof(uint16_t) * (size_t)i;
@@ -378,7 +350,7 @@ static ALWAYS_INLINE void amx_few_values_of(const bool wide, struct amx_group *g
     amx_few_pack(low, v + b * BLOCK, at);
     TILE_SEES_MEMORY();
     if (wide && b > g->lo) AMX_FEW_VALUES(T_C10, T_C11, high);
-    amx_ask(ahead, each);
+    whole_ask(ahead, each);
     if (wide) amx_few_pack(high, v + b * BLOCK, at + 2 * BLOCK);
     TILE_SEES_MEMORY();
     TILE_LOAD(T_A0, p, sizeof g->p[0]);
@@ -393,33 +365,17 @@ static ALWAYS_INLINE void amx_few_values_of(const bool wide, struct amx_group *g
     TILE_STORE(T_C11, acc + BLOCK + SIDE, line);
   }
 }
-static KERNEL void amx_few_values(struct amx_group *g, int i, const void *const *v, struct amx_ahead *ahead, int each) {
+static KERNEL void amx_few_values(struct amx_group *g, int i, const void *const *v, struct whole_ahead *ahead, int each) {
   if (i + 2 * BLOCK <= g->head_dim) amx_few_values_of(true, g, i, v, ahead, each);
   else amx_few_values_of(false, g, i, v, ahead, each);
 }
 
 /* --- softmax ----------------------------------------------------------------------------------------------------------------- */
 
-/* The greatest score of each line; scores that a line does not see become -INFINITY. */
-static KERNEL void amx_greatest(struct amx_group *g) {
-  for (int l = 0; l < g->n; l++) {
-    const int from = g->from[l], to = MAX(g->to[l], from);
-    vec top = vec_set1(-FLT_MAX);
-    for (int j = g->lo * BLOCK; j < g->hi * BLOCK; j += VEC) {
-      vec s = vec_load(&g->p[l][j]);
-      if (j < from || j + VEC > to) {
-        s = vec_keep_range(s, from - j, to - j, -INFINITY);
-        vec_store(&g->p[l][j], s);
-      }
-      top = vec_max(s, top);
-    }
-    g->max[l] = vec_largest(top);
-  }
-}
-
 /* Scores to p = exp(score - max), each block of 32 as 32 hi and 32 lo in its place. n rows are asked for with each. */
-static KERNEL void amx_softmax(struct amx_group *g, struct amx_ahead *ahead, int n) {
+static KERNEL void amx_softmax(struct amx_group *g, struct whole_ahead *ahead, int n) {
   for (int l = 0; l < g->n; l++) {
+    g->max[l] = whole_greatest(g->p[l], g->lo * BLOCK, g->hi * BLOCK, g->from[l], g->to[l]);
     const vec top = vec_set1(g->max[l]);
     vec even = vec_zero(), odd = vec_zero();
     for (int j = g->lo * BLOCK; j < g->hi * BLOCK; j += BLOCK) {
@@ -427,7 +383,7 @@ static KERNEL void amx_softmax(struct amx_group *g, struct amx_ahead *ahead, int
       const vec a = vec_exp(vec_sub(vec_load(&g->p[l][j]), top)), b = vec_exp(vec_sub(vec_load(&g->p[l][j + VEC]), top));
       even = vec_add(even, a), odd = vec_add(odd, b);
       amx_split_vecs(p, p + BLOCK, a, b);
-      amx_ask(ahead, n);
+      whole_ask(ahead, n);
     }
     g->sum[l] = vec_sum(vec_add(even, odd));
   }
@@ -468,20 +424,12 @@ static bool amx_group_of(struct amx_group *g, const struct attn_lines *s, const 
   return lo < hi;
 }
 
-/* What to ask for while keys are worked on: the values; and then: keys of what comes after this segment. */
-static struct amx_ahead amx_values_ahead(const struct attn_seen *seen) {
-  return (struct amx_ahead){seen->v + seen->lo, seen->hi - seen->lo, seen->row_bytes};
-}
-static struct amx_ahead amx_keys_ahead(const struct attn_seen *seen) {
-  return (struct amx_ahead){seen->next_k, seen->n_next, seen->row_bytes};
-}
-
 static void amx_many(const struct attn_lines *s, const struct attn_seen *seen) {
   struct amx_group g;
   char *keys = seen->scratch, *values = keys + amx_packed_bytes(s->head_dim);
   const size_t block_bytes = (size_t)(s->head_dim / BLOCK) * PAIR_BYTES;
   int shaped = 0;
-  struct amx_ahead own = amx_values_ahead(seen), next = amx_keys_ahead(seen);
+  struct whole_ahead own = whole_values(seen), next = whole_next_keys(seen);
   const int first = seen->lo / BLOCK, end = div_up(seen->hi, BLOCK), each = div_up(next.n, end - first);
   for (int b = first; b < end; b++) amx_pack_keys(keys + (size_t)b * block_bytes, seen->k + b * BLOCK, s->head_dim, &own, BLOCK);
   for (int b = first; b < end; b++) amx_pack_values(values + (size_t)b * block_bytes, seen->v + b * BLOCK, s->head_dim, &next, each);
@@ -489,7 +437,6 @@ static void amx_many(const struct attn_lines *s, const struct attn_seen *seen) {
     if (!amx_group_of(&g, s, seen, line)) continue;
     if (g.n != shaped) amx_shape(shaped = g.n);
     for (int b = g.lo; b < g.hi; b++) amx_scores(&g, b, keys + (size_t)b * block_bytes);
-    amx_greatest(&g);
     amx_softmax(&g, &next, 0);
     for (int i = 0; i < s->head_dim; i += BLOCK) amx_values(&g, i, values, block_bytes);
   }
@@ -500,9 +447,9 @@ static void amx_many(const struct attn_lines *s, const struct attn_seen *seen) {
 static void amx_few_all_scores(struct amx_group *g, const struct attn_seen *seen) {
   _Alignas(64) float s[ATTN_SEGMENT][SIDE];
   char *q = seen->scratch, *copies = q + (size_t)(g->head_dim / BLOCK) * PAIR_BYTES;
-  struct amx_ahead keys = {seen->k + seen->lo, seen->hi - seen->lo, seen->row_bytes}, values = amx_values_ahead(seen);
+  struct whole_ahead keys = whole_keys(seen), values = whole_values(seen);
   const int first = seen->lo / SIDE, end = div_up(seen->hi, SIDE); /* tiles of keys */
-  if (!seen->asked) amx_ask(&keys, keys.n);
+  if (!seen->asked) whole_ask(&keys, keys.n);
   amx_pack_q(q, g);
   amx_shape(SIDE);
   for (int t = first, n; t < end; t += n) {
@@ -522,10 +469,9 @@ static void amx_few_all_scores(struct amx_group *g, const struct attn_seen *seen
 
 static void amx_few(const struct attn_lines *s, const struct attn_seen *seen) {
   struct amx_group g;
-  struct amx_ahead next = amx_keys_ahead(seen);
+  struct whole_ahead next = whole_next_keys(seen);
   if (!amx_group_of(&g, s, seen, 0)) return;
   amx_few_all_scores(&g, seen);
-  amx_greatest(&g);
   amx_softmax(&g, &next, 1);
   amx_shape(g.n);
   const int each = div_up(next.n * 2 * BLOCK, s->head_dim * (g.hi - g.lo));
@@ -538,71 +484,7 @@ static void amx_lines(const struct attn_lines *s, const struct attn_seen *seen) 
   else amx_few(s, seen);
 }
 
-/* Whether values [from, to) are all finite. */
-static bool amx_finite(const struct attn_lines *s, const void *const *v, int from, int to) {
-  vec nothing = vec_zero(); /* 0 x is 0, or a NaN */
-  for (int j = from; j < to; j++) {
-    for (int i = 0; i < s->head_dim; i += VEC) nothing = vec_fma(vec_load_bf16((const uint16_t *)v[j] + i), vec_zero(), nothing);
-  }
-  return vec_eq_bits(nothing, vec_zero()) == (1u << VEC) - 1;
-}
-
-/* Whether every line may meet all keys that any of them sees, with the weight 0 where it does not. */
-static bool amx_together(const struct attn_lines *s, const struct attn_seen *seen) {
-  int all_lo = 0, all_hi = ATTN_SEGMENT;
-  for (int l = 0; l < s->n; l++) all_lo = MAX(all_lo, seen->from[l]), all_hi = MIN(all_hi, seen->to[l]);
-  if (all_lo >= all_hi) return amx_finite(s, seen->v, seen->lo, seen->hi);
-  return amx_finite(s, seen->v, seen->lo, all_lo) && amx_finite(s, seen->v, all_hi, seen->hi);
-}
-
-static void amx_segment(const struct attn_lines *s, const struct attn_seen *seen) {
-  if (amx_together(s, seen)) {
-    amx_lines(s, seen);
-    return;
-  }
-  /* a value is infinite or a NaN: each line by itself, other values replaced */
-  for (int l = 0; l < s->n; l++) {
-    const size_t at = (size_t)l * (size_t)s->head_dim;
-    const struct attn_lines line = {1, s->head_dim, s->q + at, s->acc + at, s->max + l, s->sum + l};
-    const void *v[ATTN_SEGMENT];
-    struct attn_seen own = *seen;
-    if (seen->from[l] >= seen->to[l]) continue;
-    for (int j = 0; j < ATTN_SEGMENT; j++) v[j] = j >= seen->from[l] && j < seen->to[l] ? seen->v[j] : seen->zero_row;
-    own.v = v, own.n_next = 0, own.from = seen->from + l, own.to = seen->to + l, own.lo = seen->from[l], own.hi = seen->to[l];
-    amx_lines(&line, &own);
-  }
-}
-
-/* Quarters 0 1 2 3 of a and 0 1 2 3 of b, side by side: a0 b0 a1 b1, a2 b2 a3 b3. */
-static ALWAYS_INLINE void amx_in_order(float out[BLOCK], vec a, vec b) {
-#ifdef CYGNET_SIMDE
-  float x[BLOCK];
-  vec_store(x, a);
-  vec_store(x + VEC, b);
-  for (int j = 0; j < BLOCK; j += 8) {
-    memcpy(out + j, x + j / 2, 4 * sizeof(float));
-    memcpy(out + j + 4, x + VEC + j / 2, 4 * sizeof(float));
-  }
-#else
-  const vec low = _mm512_shuffle_f32x4(a, b, 0x44), high = _mm512_shuffle_f32x4(a, b, 0xee);
-  vec_store(out, _mm512_shuffle_f32x4(low, low, 0xd8));
-  vec_store(out + VEC, _mm512_shuffle_f32x4(high, high, 0xd8));
-#endif
-}
-
-static void amx_finish(float *out, const float *acc, float sum, int n) {
-  const vec d = vec_set1(sum), zero = vec_zero(); /* which makes -0 to 0 */
-  for (int i = 0; i < n; i += BLOCK) {
-    const vec a = vec_add(vec_div(vec_load(acc + i), d), zero), b = vec_add(vec_div(vec_load(acc + i + VEC), d), zero);
-    float y[BLOCK];
-    if (n - i >= BLOCK) {
-      amx_in_order(out + i, a, b);
-      continue;
-    }
-    amx_in_order(y, a, b);
-    memcpy(out + i, y, sizeof(float) * (size_t)(n - i));
-  }
-}
+static void amx_segment(const struct attn_lines *s, const struct attn_seen *seen) { whole_segment(s, seen, amx_lines); }
 
 const struct attn_whole attnk_amx = {
     .head_dim_step = BLOCK,
@@ -610,7 +492,7 @@ const struct attn_whole attnk_amx = {
     .scratch_bytes = amx_scratch_bytes,
     .load_q = amx_load_q,
     .segment = amx_segment,
-    .finish = amx_finish,
+    .finish = whole_finish,
 };
 #else
 typedef int attnk_amx_is_for_x86_64;

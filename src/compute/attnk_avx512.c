@@ -13,6 +13,7 @@ static ALWAYS_INLINE __m256 ak_fold(vec a) { return vec_fold(a); }
     .store = ak_store, .whole_bf16 = whole_                                                                                                \
   }
 const struct attn_kern attnk_avx512 = ATTN_KERN(NULL);
+const struct attn_kern attnk_avx512bf16 = ATTN_KERN(&attnk_dot);
 const struct attn_kern attnk_avx512amx = ATTN_KERN(&attnk_amx);
 #else
 typedef int attnk_avx512_is_for_x86_64;

@@ -18,7 +18,7 @@
     .argmax = kern_argmax, .peaks = kern_peaks                                                                                             \
   }
 const struct kern kern_avx512 = KERN(ISA_AVX512, "avx512", &gemm_avx512, &attnk_avx512, NULL);
-const struct kern kern_avx512bf16 = KERN(ISA_AVX512, "avx512+bf16", &gemm_avx512bf16, &attnk_avx512, NULL);
+const struct kern kern_avx512bf16 = KERN(ISA_AVX512, "avx512+bf16", &gemm_avx512bf16, &attnk_avx512bf16, NULL);
 const struct kern kern_amx = KERN(ISA_AVX512, "avx512+amx", &gemm_amx, &attnk_avx512amx, &shortlist_amx);
 #else
 typedef int kern_avx512_is_for_x86_64;

@@ -404,7 +404,7 @@ static void sixteen_tokens_against_6404(void **state) {
       if (form == 1 && r >= 5 && r < 8) w.sees[0][r].to = TILE;
     }
     float *first = NULL;
-    double *want = NULL, worst = 0;
+    double *want = NULL, worst = 0; /* as a part of what is allowed */
     enum { SAMPLES = 32 };
     int rows[SAMPLES], heads[SAMPLES];
     for (int level = 0; level < n_levels; level++) {
@@ -419,11 +419,11 @@ static void sixteen_tokens_against_6404(void **state) {
           want = xcalloc(SAMPLES * 128, sizeof *want);
           oracle(&w, rows, heads, SAMPLES, want);
         }
-        double rms = 0;
+        double rms = 0, limit = 10 * attn_limit(levels[level]->name, w.kv_dtype);
         for (int i = 0; i < SAMPLES * 128; i++) rms += want[i] * want[i] / (SAMPLES * 128);
         for (int i = 0; i < SAMPLES * 128; i++) {
           double x = (double)got[result_at(&w, 0, rows[i / 128]) + (size_t)(heads[i / 128] * 128 + i % 128)];
-          worst = fmax(worst, fabs(x - want[i]) / sqrt(rms));
+          worst = fmax(worst, fabs(x - want[i]) / sqrt(rms) / limit);
         }
         if (threads == 1) first = got;
         else {
@@ -433,9 +433,9 @@ static void sixteen_tokens_against_6404(void **state) {
         }
       }
     }
-    printf("  %2d rows%s against %d: worst difference %.2g of the rms\n", w.n_rows[0], form == 1 ? ", some of which see nothing," : "",
+    printf("  %2d rows%s against %d: worst difference %.2g of the allowed\n", w.n_rows[0], form == 1 ? ", some of which see nothing," : "",
            BANK, worst);
-    assert_true(want && worst < 2e-5);
+    assert_true(want && worst < 1);
     free(want);
   }
 }

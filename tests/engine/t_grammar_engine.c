@@ -349,7 +349,7 @@ static void stops_leave_answers_whole(void **state) {
 
   know_thoughts(c);
   const char *letters[] = {"a", "e", "t", "o"};
-  int n_with_letters = 0, n_ended = 0; /* a random model may leave letters out for once */
+  int n_with_letters = 0, n_ended = 0, n_thoughtful = 0; /* a random model may leave letters out for once, or stop thinking by itself */
   for (int i = 0; i < 6; i++) {
     int kind = i % 3;
     struct cygnet_request r = {.prompt = prompt,
@@ -364,7 +364,8 @@ static void stops_leave_answers_whole(void **state) {
                                .sampling = {.temperature = 1, .has_seed = 1, .seed = 1 + (uint64_t)i}};
     ask(c, &r, &a, false);
     if (kind == CYGNET_THOUGHTS_OPEN) {
-      assert_true(a.last.completion_tokens > 20 && a.n_marks >= 1);
+      assert_true(a.n_marks >= 1);
+      n_thoughtful += a.last.completion_tokens > 20;
       n_with_letters += strpbrk(buf_cstr(&a.text), "aeto") != NULL;
       assert_null(strpbrk(buf_cstr(&a.text) + a.marks[0].at, "aeto"));
     } else {
@@ -373,7 +374,7 @@ static void stops_leave_answers_whole(void **state) {
     }
     answer_free(&a);
   }
-  assert_true((n_with_letters > 0 && n_ended > 0) || on_npu());
+  assert_true((n_with_letters > 0 && n_ended > 0 && n_thoughtful > 0) || on_npu());
   cygnet_grammar_free(json);
   cygnet_grammar_free(free_text);
   cygnet_close(c);

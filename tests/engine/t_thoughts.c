@@ -131,8 +131,11 @@ static void what_held_back_is_shown_before_a_mark(void **state) {
       size_t len;
       const char *piece = cygnet_piece(c, a.ids[i], &len);
       if (a.ids[i] != OPEN) buf_append(&all, piece, len);
+      else buf_append(&all, "|", 1); /* nothing stops across a mark */
     }
-    assert_int_equal(a.last.finish == CYGNET_FINISH_STOP, twice || strstr(buf_cstr(&all), "aa"));
+    const bool stops = twice || strstr(buf_cstr(&all), "aa"),
+               last = stops && a.n == 5; /* the limit wins over a stop string in the same token */
+    assert_true((a.last.finish == CYGNET_FINISH_STOP) == stops || (last && a.last.finish == CYGNET_FINISH_LENGTH));
     buf_free(&all);
     n_both += a.n_marks > 0 && a.text.len > 0 && !twice;
     answer_free(&a);
