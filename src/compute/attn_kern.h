@@ -9,7 +9,8 @@
  * head_dim here is padded to a multiple of ATTN_PAD; the padding of q, k, v is zero.
  *
  * Where a processor multiplies bf16, alone or in tiles of matrices, keys and values of bf16 go another way (struct attn_whole): all keys of a segment at once, for one
- * line as for many. q and acc are then in a form that only these kernels know. Rules 1 and 2 hold; denormal numbers among keys and values count as 0.
+ * line as for many. q and acc are then in a form that only these kernels know. Rules 1 and 2 hold; denormal numbers among keys and values count as 0; queries
+ * and weights are rounded to bf16 (attnk_avx512bf16.c) or to two numbers of it each (attnk_amx.c).
  */
 #ifndef CYGNET_ATTN_KERN_H
 #define CYGNET_ATTN_KERN_H

@@ -14,7 +14,7 @@
 enum {
   WEIGHTS_MAX = 8,            /* that share one x in a call */
   STREAM_BYTES = 64 << 10,    /* of weights per item at least, when they are read for few rows */
-  CODES_X_BYTES = 192 << 10,  /* of quantised x per row tile at most: it stays in a second-level cache of 512 KiB beside the weights */
+  CODES_CHUNK_MOST = 16,      /* panels per item of codes that take several passes over k: their sums stay in the second-level cache */
   ITEMS_PER_WORKER = 8,       /* so that uneven workers finish together */
   TILES_ITEMS_PER_WORKER = 4, /* of many rows on tiles: those want many panels */
   WIDE_ROWS_LEAST = 24,       /* of x from which on plain numbers take the way for many rows */
@@ -175,7 +175,7 @@ struct call {
   const uint8_t *wanted; /* [panels], enum gemm_wanted; NULL: all */
   bool gated;            /* the first weight's products are gated by those of the second: y is the first's */
   enum act act;          /* of that */
-  int pass_blocks;       /* of k that are gone through for all panels of an item before the next, on tiles */
+  int pass_blocks;       /* of k that are gone through for all panels of an item before the next: of codes, and on tiles */
   int rows_per_item;     /* of prepare_rows */
   int tile_rows;         /* of x per item of product_item */
   int items_per_tile;    /* of all weights */
@@ -218,38 +218,57 @@ static int range_blocks(int n_blocks, int n_rows) {
   return div_up(div_up(n_blocks, div_up(n_blocks, GEMM_RANGE_SHORT)), GEMM_RECORD_BLOCKS_MAX) * GEMM_RECORD_BLOCKS_MAX;
 }
 
-/* To y, from its row `row` on; where y is NULL they stay in the tile. */
-static void panel_codes(const struct gemm_kern *k, const struct weight *w, int panel, struct gemm_x x, int group, int n_rows,
-                        struct gemm_tile *tile, const struct tensor *y, int row) {
-  const struct gemm_format *f = gemm_format_of(w->dtype);
-  const struct gemm_type_kern *t = &k->types[w->dtype];
-  size_t record_bytes = gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f);
-  const uint8_t *in = gemm_panel_at(w, panel);
-  int n_blocks = w->cols / GEMM_BLOCK, range = range_blocks(n_blocks, n_rows);
-  for (int b = 0; b < n_blocks; b += range) {
-    int n = MIN(range, n_blocks - b);
-    bool last = y && b + n == n_blocks;
-    const uint8_t *next = in + (size_t)(n / f->blocks) * record_bytes;
-    struct gemm_ahead ahead = {next, (int)(record_bytes / f->blocks)}, none = {next, 0};
-    if (!t->direct) t->unpack(tile, in, n);
-    for (int i = 0, m; i < n_rows; i += m) {
-      m = MIN(n_rows - i, t->direct ? GEMM_DIRECT_ROWS : group);
+/* Where the kernels multiply a panel's bytes as they lie. */
+static void panel_direct(const struct gemm_type_kern *t, const uint8_t *in, int n_blocks, size_t block_bytes, int n_rows, struct gemm_x x,
+                         int group, struct gemm_tile *tile) {
+  const int range = range_blocks(n_blocks, n_rows);
+  memset(tile->acc, 0, (size_t)n_rows * sizeof tile->acc[0]);
+  for (int b = 0, n; b < n_blocks; b += n, in += (size_t)n * block_bytes) {
+    n = MIN(range, n_blocks - b);
+    for (int i = 0; i < n_rows; i += GEMM_DIRECT_ROWS) {
       size_t at = (size_t)i * (size_t)n_blocks + (size_t)b * (size_t)group;
       struct gemm_x part = {x.codes + at * GEMM_BLOCK, x.blocks + at};
-      float(*acc)[GEMM_PANEL] = tile->acc + (last && b == 0 ? 0 : i);
-      if (b == 0) memset(acc, 0, (size_t)m * sizeof *acc);
-      for (int r = 0; r < (last ? m : 0); r++) __builtin_prefetch(tensor_row(y, row + i + r) + panel * GEMM_PANEL, 1);
-      if (t->direct) t->direct(in, n, m, part, n_blocks, acc, i == 0);
-      else t->rows(tile, n, m, part, acc, i ? none : ahead);
-      for (int r = 0; r < (last ? m : 0); r++) store(y, w, row + i + r, panel, acc[r]);
+      t->direct(in, n, MIN(GEMM_DIRECT_ROWS, n_rows - i), part, n_blocks, tile->acc + i, i == 0);
+    }
+  }
+}
+
+/* Whether a panel's sums are in y from the first block on, so that passes over k may leave them there. */
+static bool sums_in_y(const struct gemm_kern *k, const struct weight *w, int panel) {
+  return (panel + 1) * GEMM_PANEL <= w->rows && !k->types[w->dtype].direct;
+}
+
+/* Blocks [from, to) of k, whole records: to y, from its row `row` on; where y is NULL sums stay in the tile. All of k where they are not in y. */
+static void panel_codes(const struct gemm_kern *k, const struct weight *w, int panel, struct gemm_x x, int group, int n_rows,
+                        struct gemm_tile *tile, const struct tensor *y, int row, int from, int to) {
+  const struct gemm_format *f = gemm_format_of(w->dtype);
+  const struct gemm_type_kern *t = &k->types[w->dtype];
+  const size_t block_bytes = (gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f)) / f->blocks;
+  const bool whole = y && sums_in_y(k, w, panel);
+  const uint8_t *in = gemm_panel_at(w, panel) + (size_t)from * block_bytes;
+  const int n_blocks = w->cols / GEMM_BLOCK, range = range_blocks(n_blocks, n_rows);
+  struct gemm_sums sums = {tile->acc[0], sizeof tile->acc[0], from == 0};
+  if (whole) sums = (struct gemm_sums){tensor_row(y, row) + panel * GEMM_PANEL, y->row_bytes, from == 0};
+  for (int i = 0; i < n_rows && y && t->direct; i++) __builtin_prefetch(tensor_row(y, row + i) + panel * GEMM_PANEL, 1);
+  if (t->direct) panel_direct(t, in, n_blocks, block_bytes, n_rows, x, group, tile);
+  for (int b = from, n; b < to && !t->direct; b += n, sums.first = false) {
+    n = MIN(range, to - b);
+    const uint8_t *next = in + (size_t)n * block_bytes;
+    t->unpack(tile, in, n);
+    for (int i = 0; i < n_rows; i += group) {
+      size_t at = (size_t)i * (size_t)n_blocks + (size_t)b * (size_t)group;
+      struct gemm_x part = {x.codes + at * GEMM_BLOCK, x.blocks + at};
+      struct gemm_sums of = {gemm_sums_row(&sums, i), sums.row_bytes, sums.first};
+      t->rows(tile, n, MIN(n_rows - i, group), part, of, (struct gemm_ahead){next, i ? 0 : (int)block_bytes});
     }
     in = next;
   }
+  for (int i = 0; i < n_rows && y && !whole; i++) store(y, w, row + i, panel, tile->acc[i]);
 }
 
 void gemm_panel_codes(const struct gemm_kern *k, const struct weight *w, int panel, struct gemm_x x, int group, int n_rows,
                       struct gemm_tile *tile) {
-  panel_codes(k, w, panel, x, group, n_rows, tile, NULL, 0);
+  panel_codes(k, w, panel, x, group, n_rows, tile, NULL, 0, 0, w->cols / GEMM_BLOCK);
 }
 
 void gemm_panel_plain(const struct gemm_kern *k, const struct weight *w, int panel, const void *x, size_t x_bytes, size_t elem_bytes,
@@ -279,11 +298,19 @@ static void quantised_few(const struct call *c, const struct part *p, struct gem
   }
 }
 
+/* Passes over k outermost: x of one lies in the second-level cache while all panels go over it. */
 static void quantised_rows(const struct call *c, const struct part *p, struct gemm_tile *tile) {
+  const struct gemm_kern *k = c->kern->gemm;
   const struct rows *r = &c->rows;
   size_t at = block_at(r, p->row, 0);
   struct gemm_x x = {r->codes + at * GEMM_BLOCK, r->blocks + at};
-  for (int panel = p->from; panel < p->to; panel++) panel_codes(c->kern->gemm, p->w, panel, x, r->group, p->n_rows, tile, p->y, p->row);
+  for (int from = 0, to; from < r->n_blocks; from = to) {
+    to = MIN(from + c->pass_blocks, r->n_blocks);
+    for (int panel = p->from; panel < p->to; panel++) {
+      bool whole = sums_in_y(k, p->w, panel);
+      if (whole || to == r->n_blocks) panel_codes(k, p->w, panel, x, r->group, p->n_rows, tile, p->y, p->row, whole ? from : 0, to);
+    }
+  }
 }
 
 static const void *plain_x(const struct call *c, const struct weight *w, int row, size_t *row_bytes, size_t *elem_bytes) {
@@ -452,16 +479,22 @@ static void product_item(void *ctx, int item, int worker) {
 
 /* --- the whole -------------------------------------------------------------------------------------------------------- */
 
-/* Rows of x per item. */
-static int tile_rows(const struct call *c) {
+/* Of a row of quantised x, per block. */
+enum { BLOCK_BYTES = GEMM_BLOCK + sizeof(struct gemm_block) };
+
+/* Rows of x per item, and blocks of k per pass. */
+static void plan_rows(struct call *c) {
   const struct gemm_kern *k = c->kern->gemm;
-  int rows = c->rows.x.rows, cols = c->rows.x.cols;
-  if (gemm_is_ref(c->kern)) return rows;
-  size_t row_bytes = (size_t)div_up(cols, GEMM_BLOCK) * (GEMM_BLOCK + sizeof(struct gemm_block));
-  int most = (int)MIN((size_t)GEMM_TILE_ROWS, MAX((size_t)16, CODES_X_BYTES / row_bytes / GEMM_GROUP_MAX * GEMM_GROUP_MAX));
-  int group = c->wide ? k->plain_rows_max : GEMM_GROUP_MAX;
+  int rows = c->rows.x.rows, n_blocks = div_up(c->rows.x.cols, GEMM_BLOCK);
+  c->tile_rows = rows, c->pass_blocks = MAX(n_blocks, 1);
+  if (gemm_is_ref(c->kern)) return;
+  int most = GEMM_TILE_ROWS, group = c->wide ? k->plain_rows_max : GEMM_GROUP_MAX;
+  if (!k->codes_in_passes) most = MIN(most, MAX(16, k->codes_x_bytes / (n_blocks * BLOCK_BYTES) / GEMM_GROUP_MAX * GEMM_GROUP_MAX));
   if (c->wide) most = GEMM_WIDE_ROWS;
-  return div_up(div_up(rows, div_up(rows, most)), group) * group; /* a tile starts with a group */
+  c->tile_rows = div_up(div_up(rows, div_up(rows, most)), group) * group; /* a tile starts with a group */
+  int pass = k->codes_x_bytes / (MIN(rows, c->tile_rows) * BLOCK_BYTES);
+  if (k->codes_in_passes && pass < n_blocks)
+    c->pass_blocks = (int)align_up((size_t)div_up(n_blocks, div_up(n_blocks, pass)), GEMM_RECORD_BLOCKS_MAX);
 }
 
 /* The same on tiles, and blocks of k per pass. What is gated must be complete after one. Several passes: fewer rows, for that is fewer passes, and more
@@ -505,7 +538,7 @@ static int plan(struct call *c, const struct workers *workers) {
   c->rows_per_item = rows_per_item(rows);
   c->items_per_tile = 0;
   if (c->to_tiles) plan_tiles(c, n_workers);
-  else c->tile_rows = tile_rows(c);
+  else plan_rows(c);
   int n_tiles = div_up(rows, c->tile_rows), per_worker = c->to_tiles && rows > GEMM_TILES_GROUP ? TILES_ITEMS_PER_WORKER : ITEMS_PER_WORKER;
   for (int i = 0; i < n_w; i++) total_bytes += (size_t)panels_of(c->weights[i].w) * gemm_panel_bytes(c->weights[i].w->dtype, cols);
   if (taper(c, workers, total_bytes)) return c->items_per_tile;
@@ -516,6 +549,7 @@ static int plan(struct call *c, const struct workers *workers) {
     size_t panels = item_bytes / gemm_panel_bytes(cw->w->dtype, cols);
     cw->chunk = MAX(c->wide ? WIDE_PANELS_LEAST : 1, MIN((int)MIN(panels, (size_t)1 << 20), panels_of(cw->w)));
     if (c->to_tiles && c->pass_blocks < c->rows.tile_blocks) cw->chunk = MIN(cw->chunk, kept_panels(c));
+    else if (c->quantise && c->pass_blocks < c->rows.n_blocks) cw->chunk = MIN(cw->chunk, CODES_CHUNK_MOST);
     if (c->to_tiles && !c->gated) cw->chunk += cw->chunk % 2; /* they go in pairs */
     cw->items_before = c->items_per_tile;
     c->items_per_tile += div_up(panels_of(cw->w), cw->chunk);

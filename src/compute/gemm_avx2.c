@@ -218,14 +218,15 @@ static ALWAYS_INLINE void dot_rows(const int n_rows, const int bits, const int o
 
 /* What the kernels of several rows depend on: bits of the codes (8: signed), parts with a scale each, offset, minima. */
 static ALWAYS_INLINE void rows_n(const int n_rows, const int bits, const int parts, const int offset, const bool mins,
-                                 const struct gemm_tile *restrict tile, int n_blocks, struct gemm_x x, float (*restrict acc)[GEMM_PANEL],
+                                 const struct gemm_tile *restrict tile, int n_blocks, struct gemm_x x, struct gemm_sums sums,
                                  struct gemm_ahead ahead) {
   const int8_t *a = x.codes;
   const struct gemm_block *blocks = x.blocks;
   for (int b = 0; b < n_blocks; b++, a += ROWS_MAX * GEMM_BLOCK, blocks += ROWS_MAX) {
     for (int i = 0; i < ahead.bytes_per_block; i += 64) _mm_prefetch((const char *)ahead.p + i, _MM_HINT_T0);
     ahead.p += ahead.bytes_per_block;
-    __asm__("" : "+r"(acc)); /* or the compiler keeps copies of acc on the stack from block to block */
+    const bool first = sums.first && b == 0;
+    __asm__("" : "+r"(sums.at)); /* or the compiler keeps copies of sums on the stack from block to block */
     __m256i sum[ROWS_MAX][2];
     GEMM_UNROLL(2)
     for (int s = 0; s < parts; s++)
@@ -237,16 +238,17 @@ static ALWAYS_INLINE void rows_n(const int n_rows, const int bits, const int par
       __m256 t = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[r][half]), _mm256_load_ps(tile->scales[b][0] + half * 8));
       for (int s = 0; s < (mins ? parts : 0); s++)
         t = _mm256_fmadd_ps(_mm256_load_ps(tile->mins[b][s] + half * 8), neg_sum(blocks + r, parts, s), t);
-      float *to = acc[r] + half * 8;
-      _mm256_store_ps(to, _mm256_fmadd_ps(t, _mm256_broadcast_ss(&blocks[r].d), _mm256_load_ps(to)));
+      float *to = gemm_sums_row(&sums, r) + half * 8;
+      __m256 so_far = first ? _mm256_setzero_ps() : _mm256_loadu_ps(to);
+      _mm256_storeu_ps(to, _mm256_fmadd_ps(t, _mm256_broadcast_ss(&blocks[r].d), so_far));
     }
   }
 }
 
 #define ROWS(name, bits, parts, offset, mins)                                                                                              \
-  static void name(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, float(*restrict acc)[GEMM_PANEL],     \
+  static void name(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, struct gemm_sums sums,                \
                    struct gemm_ahead ahead) {                                                                                              \
-    GEMM_BY_ROWS_4(n_rows, rows_n, bits, parts, offset, mins, tile, n_blocks, x, acc, ahead);                                              \
+    GEMM_BY_ROWS_4(n_rows, rows_n, bits, parts, offset, mins, tile, n_blocks, x, sums, ahead);                                             \
   }
 ROWS(rows_4bit_offset, 4, 1, 8, false)
 ROWS(rows_4bit_min, 4, 1, 0, true)
@@ -467,6 +469,7 @@ const struct gemm_kern gemm_avx2 = {
     .plain_rows_max = PLAIN_ROWS_MAX,
     .plain_panels_max = PLAIN_PANELS_MAX,
     .quantise_row = quantise_row,
+    .codes_x_bytes = 192 << 10,
     .wide_rows = wide_rows,
     .types = {
         TYPE(Q4_0, rows_4bit_offset), TYPE(Q4_1, rows_4bit_min), TYPE(Q5_0, rows_5bit_offset), TYPE(Q5_1, rows_5bit_min),

@@ -6,7 +6,7 @@
  */
 #include "compute/gemm_vnni512.h"
 
-enum { ROWS_MAX = 8, FEW_MAX = 4, PLAIN_ROWS_MAX = 8, PLAIN_PANELS_MAX = 4, GROUPS = 8, AHEAD_BYTES = 4096 };
+enum { ROWS_MAX = 8, FEW_MAX = 4, PLAIN_ROWS_MAX = 8, PLAIN_PANELS_MAX = 4, GROUPS = 8 };
 
 static ALWAYS_INLINE __m512i load512(const void *p) { return _mm512_loadu_si512(p); }
 
@@ -121,7 +121,7 @@ static ALWAYS_INLINE vec broadcast(const float *x) { return vec_set1(*x); }
 static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const int n_rows, float (*restrict y)[GEMM_PANEL],
                               const uint8_t *restrict p, struct gemm_x x, int n_blocks) {
   const size_t header_bytes = gemm_header_bytes(&f), block_bytes = gemm_block_bytes(&f);
-  const int parts = GEMM_BLOCK / f.group;
+  const int parts = GEMM_BLOCK / f.group, ahead = vec_ahead_bytes();
   const int8_t *a = x.codes;
   const struct gemm_block *blocks = x.blocks;
   vec acc[ROWS_MAX];
@@ -129,13 +129,12 @@ static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const
   for (int at = 0; at < n_blocks; at += f.blocks) {
     const uint8_t *header = p;
     vec d = load_f16(header), dmin = load_f16(header + (f.mins ? 32 : 0));
-    for (size_t i = 0; i < header_bytes; i += 64) _mm_prefetch((const char *)p + AHEAD_BYTES + i, _MM_HINT_T0);
+    vec_ask(p, header_bytes, ahead);
     p += header_bytes;
     for (int b = 0; b < f.blocks; b++, p += block_bytes, a += group * GEMM_BLOCK, blocks += group) {
       __m512i w[GROUPS];
       vec scale[2], min[2];
-      GEMM_UNROLL(8)
-      for (size_t i = 0; i < block_bytes; i += 64) _mm_prefetch((const char *)p + AHEAD_BYTES + i, _MM_HINT_T0);
+      vec_ask(p, block_bytes, ahead);
       load_codes(f, w, p);
       load_scales(f, scale, min, header, d, dmin, b);
       __m512i less[2];
@@ -162,14 +161,17 @@ static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const
 
 /* What the kernels of several rows depend on: scales per block, and minima. */
 static ALWAYS_INLINE void rows_n(const int n_rows, const int parts, const bool mins, const struct gemm_tile *restrict tile, int n_blocks,
-                                 struct gemm_x x, float (*restrict y)[GEMM_PANEL], struct gemm_ahead ahead) {
+                                 struct gemm_x x, struct gemm_sums sums, struct gemm_ahead ahead) {
   const int8_t *a = x.codes;
   const struct gemm_block *blocks = x.blocks;
   vec acc[ROWS_MAX];
   GEMM_UNROLL(8)
-  for (int r = 0; r < n_rows; r++) acc[r] = vec_load(y[r]);
+  for (int r = 0; r < n_rows; r++) {
+    acc[r] = sums.first ? vec_zero() : vec_load(gemm_sums_row(&sums, r));
+    __builtin_prefetch(gemm_sums_row(&sums, r), 1);
+  }
   for (int b = 0; b < n_blocks; b++, a += ROWS_MAX * GEMM_BLOCK, blocks += ROWS_MAX) {
-    for (int i = 0; i < ahead.bytes_per_block; i += 64) _mm_prefetch((const char *)ahead.p + i, _MM_HINT_T0);
+    for (int i = 0; i < ahead.bytes_per_block; i += 64) _mm_prefetch((const char *)ahead.p + i, _MM_HINT_T1);
     ahead.p += ahead.bytes_per_block;
     vec t[ROWS_MAX];
     GEMM_UNROLL(2)
@@ -196,13 +198,13 @@ static ALWAYS_INLINE void rows_n(const int n_rows, const int parts, const bool m
     for (int r = 0; r < n_rows; r++) acc[r] = vec_fma(t[r], broadcast(&vnni_block(blocks + r)->d), acc[r]);
   }
   GEMM_UNROLL(8)
-  for (int r = 0; r < n_rows; r++) vec_store(y[r], acc[r]);
+  for (int r = 0; r < n_rows; r++) vec_store(gemm_sums_row(&sums, r), acc[r]);
 }
 
 #define ROWS(name, parts, mins)                                                                                                            \
-  static void name(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, float(*restrict acc)[GEMM_PANEL],     \
+  static void name(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, struct gemm_sums sums,                \
                    struct gemm_ahead ahead) {                                                                                              \
-    GEMM_BY_ROWS_8(n_rows, rows_n, parts, mins, tile, n_blocks, x, acc, ahead);                                                            \
+    GEMM_BY_ROWS_8(n_rows, rows_n, parts, mins, tile, n_blocks, x, sums, ahead);                                                           \
   }
 ROWS(rows_32, 1, false)
 ROWS(rows_32_min, 1, true)
@@ -235,7 +237,7 @@ static ALWAYS_INLINE void load_plain(const enum dtype t, vec w[2], const uint8_t
 /* acc[row or panel] += n columns, ascending. One of n_rows and n_panels is 1. */
 static ALWAYS_INLINE void plain(const int n_rows, const int n_panels, const enum dtype t, const uint8_t *restrict p, size_t panel_bytes,
                                 const char *restrict x, size_t x_bytes, int n, float (*restrict acc)[GEMM_PANEL]) {
-  const int step = t == DTYPE_BF16 ? 2 : 1, bytes = t == DTYPE_F16 ? 32 : 64;
+  const int step = t == DTYPE_BF16 ? 2 : 1, bytes = t == DTYPE_F16 ? 32 : 64, ahead = vec_ahead_bytes();
   vec sum[PLAIN_ROWS_MAX];
   GEMM_UNROLL(8)
   for (int i = 0; i < n_rows * n_panels; i++) sum[i] = vec_load(acc[i]);
@@ -246,7 +248,7 @@ static ALWAYS_INLINE void plain(const int n_rows, const int n_panels, const enum
       const uint8_t *at = p + (size_t)panel * panel_bytes;
       vec w[2];
       load_plain(t, w, at);
-      if (n_rows == 1) _mm_prefetch((const char *)at + AHEAD_BYTES, _MM_HINT_T0);
+      if (n_rows == 1) vec_ask(at, 1, ahead);
       GEMM_UNROLL(8)
       for (int r = 0; r < n_rows; r++) {
         const float *xr = (const float *)(const void *)(x + (size_t)r * x_bytes) + k;
@@ -315,7 +317,7 @@ static void wide_rows(const float *restrict w, int n, int n_rows, const float *r
 }
 
 static void quantise_row(int8_t *restrict codes, struct gemm_block *restrict blocks, int group, const float *restrict x, int n) {
-  vnni_quantise(codes, blocks, group, x, n);
+  vnni512_quantise(codes, blocks, group, x, n);
 }
 
 /* clang-format off */
@@ -326,7 +328,7 @@ static void quantise_row(int8_t *restrict codes, struct gemm_block *restrict blo
   T(Q3_K, rows_16), T(Q4_K, rows_32_min), T(Q5_K, rows_32_min), T(Q6_K, rows_16), T(IQ4_NL, rows_32), T(IQ4_XS, rows_32)
 #define COMMON                                                                                                                             \
   .rows_max = ROWS_MAX, .few_max = FEW_MAX, .plain_rows_max = PLAIN_ROWS_MAX, .plain_panels_max = PLAIN_PANELS_MAX,                        \
-  .quantise_row = quantise_row
+  .quantise_row = quantise_row, .codes_x_bytes = 448 << 10, .codes_in_passes = true
 
 const struct gemm_kern gemm_avx512 = {
     COMMON,

@@ -6,7 +6,7 @@
 
 #include "compute/gemm_kern.h"
 
-enum { ROWS_MAX = 8, PANELS_MAX = 4, AHEAD_BYTES = 4096 }; /* as gemm_avx512.c's PLAIN_ROWS_MAX and PLAIN_PANELS_MAX */
+enum { ROWS_MAX = 8, PANELS_MAX = 4 }; /* as gemm_avx512.c's PLAIN_ROWS_MAX and PLAIN_PANELS_MAX */
 
 #ifdef CYGNET_SIMDE
 static ALWAYS_INLINE vec dot(vec sum, __m512i w, __m512i x) {
@@ -35,6 +35,7 @@ static ALWAYS_INLINE __m512i pair(const char *x) {
 /* acc[row or panel] += n columns in pairs, ascending. One of n_rows and n_panels is 1. */
 static ALWAYS_INLINE void products(const int n_rows, const int n_panels, const uint8_t *restrict p, size_t panel_bytes,
                                    const char *restrict x, size_t x_bytes, int n, float (*restrict acc)[GEMM_PANEL]) {
+  const int ahead = vec_ahead_bytes();
   vec sum[ROWS_MAX];
   GEMM_UNROLL(8)
   for (int i = 0; i < n_rows * n_panels; i++) sum[i] = vec_load(acc[i]);
@@ -43,7 +44,7 @@ static ALWAYS_INLINE void products(const int n_rows, const int n_panels, const u
     for (int panel = 0; panel < n_panels; panel++) {
       const uint8_t *at = p + (size_t)panel * panel_bytes;
       __m512i w = _mm512_loadu_si512(at);
-      if (n_rows == 1) _mm_prefetch((const char *)at + AHEAD_BYTES, _MM_HINT_T0);
+      if (n_rows == 1) vec_ask(at, 1, ahead);
       GEMM_UNROLL(8)
       for (int r = 0; r < n_rows; r++) sum[panel + r] = dot(sum[panel + r], w, pair(x + (size_t)r * x_bytes));
     }

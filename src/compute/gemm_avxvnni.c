@@ -137,7 +137,7 @@ static ALWAYS_INLINE void few(const struct gemm_format f, const int group, const
 /* Halves [from, to) of a block. Both are done at once where a block has one scale: 8 sums side by side; with two scales there are 8 in each half. */
 static ALWAYS_INLINE void block_rows(const int n_rows, const int parts, const bool mins, const int from, const int to,
                                      const struct gemm_tile *restrict tile, int b, const int8_t *restrict a,
-                                     const struct gemm_block *restrict blocks, float (*restrict acc)[GEMM_PANEL]) {
+                                     const struct gemm_block *restrict blocks, const struct gemm_sums *sums, bool first) {
   __m256i sum[2][ROWS_MAX][2];
   __m256 t[ROWS_MAX][2];
   GEMM_UNROLL(2)
@@ -176,32 +176,33 @@ static ALWAYS_INLINE void block_rows(const int n_rows, const int parts, const bo
     }
     GEMM_UNROLL(4)
     for (int r = 0; r < n_rows; r++) {
-      float *to_acc = acc[r] + 8 * h;
-      _mm256_store_ps(to_acc, _mm256_fmadd_ps(t[r][h], _mm256_broadcast_ss(&vnni_block(blocks + r)->d), _mm256_load_ps(to_acc)));
+      float *to_acc = gemm_sums_row(sums, r) + 8 * h;
+      __m256 so_far = first ? _mm256_setzero_ps() : _mm256_loadu_ps(to_acc);
+      _mm256_storeu_ps(to_acc, _mm256_fmadd_ps(t[r][h], _mm256_broadcast_ss(&vnni_block(blocks + r)->d), so_far));
     }
   }
 }
 
 static ALWAYS_INLINE void rows_n(const int n_rows, const int parts, const bool mins, const struct gemm_tile *restrict tile, int n_blocks,
-                                 struct gemm_x x, float (*restrict acc)[GEMM_PANEL], struct gemm_ahead ahead) {
+                                 struct gemm_x x, struct gemm_sums sums, struct gemm_ahead ahead) {
   const int8_t *a = x.codes;
   const struct gemm_block *blocks = x.blocks;
   for (int b = 0; b < n_blocks; b++, a += ROWS_MAX * GEMM_BLOCK, blocks += ROWS_MAX) {
     for (int i = 0; i < ahead.bytes_per_block; i += 64) _mm_prefetch((const char *)ahead.p + i, _MM_HINT_T0);
     ahead.p += ahead.bytes_per_block;
     if (parts == 1) {
-      block_rows(n_rows, parts, mins, 0, 2, tile, b, a, blocks, acc);
+      block_rows(n_rows, parts, mins, 0, 2, tile, b, a, blocks, &sums, sums.first && b == 0);
     } else {
-      block_rows(n_rows, parts, mins, 0, 1, tile, b, a, blocks, acc);
-      block_rows(n_rows, parts, mins, 1, 2, tile, b, a, blocks, acc);
+      block_rows(n_rows, parts, mins, 0, 1, tile, b, a, blocks, &sums, sums.first && b == 0);
+      block_rows(n_rows, parts, mins, 1, 2, tile, b, a, blocks, &sums, sums.first && b == 0);
     }
   }
 }
 
 #define ROWS(name, parts, mins)                                                                                                            \
-  static void name(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, float(*restrict acc)[GEMM_PANEL],     \
+  static void name(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, struct gemm_sums sums,                \
                    struct gemm_ahead ahead) {                                                                                              \
-    GEMM_BY_ROWS_4(n_rows, rows_n, parts, mins, tile, n_blocks, x, acc, ahead);                                                            \
+    GEMM_BY_ROWS_4(n_rows, rows_n, parts, mins, tile, n_blocks, x, sums, ahead);                                                           \
   }
 ROWS(rows_32, 1, false)
 ROWS(rows_32_min, 1, true)
@@ -256,6 +257,7 @@ const struct gemm_kern gemm_avxvnni = {
     .plain_rows_max = PLAIN_ROWS_MAX,
     .plain_panels_max = PLAIN_PANELS_MAX,
     .quantise_row = quantise_row,
+    .codes_x_bytes = 192 << 10,
     .wide_rows = wide_rows,
     .types = {
         TYPE(Q4_0, rows_32), TYPE(Q4_1, rows_32_min), TYPE(Q5_0, rows_32), TYPE(Q5_1, rows_32_min),

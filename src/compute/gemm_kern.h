@@ -121,6 +121,16 @@ struct gemm_ahead {
   int bytes_per_block;
 };
 
+/* Where sums of rows of x with a panel are, row_bytes apart: in y itself, or in a tile where the panel has fewer than 16 rows. */
+struct gemm_sums {
+  float *at;
+  size_t row_bytes;
+  bool first; /* they begin here: nothing has been added yet */
+};
+static ALWAYS_INLINE float *gemm_sums_row(const struct gemm_sums *s, int row) {
+  return (float *)(void *)((char *)s->at + (size_t)row * s->row_bytes);
+}
+
 struct gemm_tiles_kern;
 
 /* The reference level, which computes from the file's own bytes. */
@@ -131,8 +141,8 @@ struct gemm_type_kern {
   void (*few)(float (*restrict y)[GEMM_PANEL], const uint8_t *restrict panel, struct gemm_x x, int n_blocks, int n_rows);
   /* Records from p on to the tile: n_blocks <= GEMM_RANGE_BLOCKS, whole records. */
   void (*unpack)(struct gemm_tile *restrict tile, const uint8_t *restrict p, int n_blocks);
-  /* acc[n_rows][16] += tile · x over n_blocks; n_rows <= rows_max. */
-  void (*rows)(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, float (*restrict acc)[GEMM_PANEL],
+  /* sums += tile · x over n_blocks; n_rows <= rows_max. */
+  void (*rows)(const struct gemm_tile *restrict tile, int n_blocks, int n_rows, struct gemm_x x, struct gemm_sums sums,
                struct gemm_ahead ahead);
   /* Where a panel's bytes are multiplied as they lie: acc[n_rows][16] += n_blocks blocks from p on · x, each block for all rows before the next.
    * x lies x_blocks blocks a row. ahead: fetch what follows. NULL: unpack, then rows. */
@@ -148,7 +158,9 @@ struct gemm_type_kern {
 
 struct gemm_kern {
   int rows_max, plain_rows_max, plain_panels_max;
-  int few_max; /* up to so many rows `few` is faster than unpacking once; <= rows_max */
+  int codes_x_bytes;    /* of quantised x that an item goes over at once: it stays in a second-level cache beside the weights */
+  bool codes_in_passes; /* over k where x of many rows is more than that; else fewer rows */
+  int few_max;          /* up to so many rows `few` is faster than unpacking once; <= rows_max */
   /* n, a multiple of 32, floats to codes and blocks, each block `group` rows after the one before. NULL: the level works from the file's bytes
    * with gemm_ref_rows. */
   void (*quantise_row)(int8_t *restrict codes, struct gemm_block *restrict blocks, int group, const float *restrict x, int n);

@@ -146,6 +146,14 @@ static ALWAYS_INLINE vec vec_pow2_of_magic(vec t) {
 }
 #endif
 
+/* Weights of few rows are read once. They are asked for so many bytes before they are used; 0: not at all, for AMD's own fetching of streams does better
+ * (docs/speed.md). */
+static inline int vec_ahead_bytes(void) { return __builtin_cpu_is("amd") ? 0 : 4096; }
+static ALWAYS_INLINE void vec_ask(const void *p, size_t n_bytes, int ahead_bytes) {
+  if (!ahead_bytes) return;
+  for (size_t i = 0; i < n_bytes; i += 64) _mm_prefetch((const char *)p + ahead_bytes + i, _MM_HINT_T0);
+}
+
 /* A single f16 in every lane. */
 static ALWAYS_INLINE vec vec_set1_f16(uint16_t h) { return vec_set1(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)))); }
 
