@@ -91,6 +91,9 @@ static ALWAYS_INLINE void load_scales(const struct gemm_format f, vec scale[2], 
 
 static ALWAYS_INLINE void unpack(const struct gemm_format f, struct gemm_tile *restrict tile, const uint8_t *restrict p, int n_blocks) {
   const size_t header_bytes = gemm_header_bytes(&f), block_bytes = gemm_block_bytes(&f);
+  const bool as_they_lie = f.bits == 8 && f.blocks == 1;
+  tile->codes_at = as_they_lie ? p + header_bytes : tile->codes[0][0];
+  tile->codes_step = as_they_lie ? header_bytes + block_bytes : sizeof tile->codes[0];
   for (int at = 0; at < n_blocks; at += f.blocks) {
     const uint8_t *header = p;
     vec d = load_f16(header), dmin = load_f16(header + (f.mins ? 32 : 0));
@@ -99,7 +102,7 @@ static ALWAYS_INLINE void unpack(const struct gemm_format f, struct gemm_tile *r
       __m512i w[GROUPS];
       vec scale[2], min[2];
       load_codes(f, w, p);
-      GEMM_UNROLL(8)
+      if (!as_they_lie) GEMM_UNROLL(8)
       for (int g = 0; g < GROUPS; g++) _mm512_store_si512(tile->codes[at + b][g], w[g]);
       load_scales(f, scale, min, header, d, dmin, b);
       for (int s = 0; s < GEMM_BLOCK / f.group; s++) {
@@ -170,7 +173,8 @@ static ALWAYS_INLINE void rows_n(const int n_rows, const int parts, const bool m
     acc[r] = sums.first ? vec_zero() : vec_load(gemm_sums_row(&sums, r));
     __builtin_prefetch(gemm_sums_row(&sums, r), 1);
   }
-  for (int b = 0; b < n_blocks; b++, a += ROWS_MAX * GEMM_BLOCK, blocks += ROWS_MAX) {
+  const uint8_t *codes = tile->codes_at;
+  for (int b = 0; b < n_blocks; b++, codes += tile->codes_step, a += ROWS_MAX * GEMM_BLOCK, blocks += ROWS_MAX) {
     for (int i = 0; i < ahead.bytes_per_block; i += 64) _mm_prefetch((const char *)ahead.p + i, _MM_HINT_T1);
     ahead.p += ahead.bytes_per_block;
     vec t[ROWS_MAX];
@@ -181,7 +185,7 @@ static ALWAYS_INLINE void rows_n(const int n_rows, const int parts, const bool m
       for (int r = 0; r < n_rows; r++) sum[r] = start;
       GEMM_UNROLL(8)
       for (int g = s * GROUPS / parts; g < (s + 1) * GROUPS / parts; g++) {
-        __m512i w = load512(tile->codes[b][g]);
+        __m512i w = load512(codes + g * 64);
         GEMM_UNROLL(8)
         for (int r = 0; r < n_rows; r++) sum[r] = _mm512_dpbusd_epi32(sum[r], broadcast4(a + r * GEMM_BLOCK + 4 * g), w);
       }

@@ -90,7 +90,8 @@ enum {
 
 /* Part of a panel unpacked, and the accumulators of a tile of rows. One per worker. */
 struct gemm_tile {
-  uint8_t codes[GEMM_RANGE_BLOCKS][8][64]; /* [block][group][row * 4 + k]; what the level's `rows` wants: offset codes or signed values */
+  _Alignas(64) uint8_t
+      codes[GEMM_RANGE_BLOCKS][8][64]; /* [block][group][row * 4 + k]; what the level's `rows` wants: offset codes or signed values */
   float scales[GEMM_RANGE_BLOCKS][2][GEMM_PANEL];
   float mins[GEMM_RANGE_BLOCKS][2][GEMM_PANEL];
   union {
@@ -98,6 +99,9 @@ struct gemm_tile {
     int32_t subs[GEMM_RANGE_BLOCKS][2][GEMM_PANEL];   /* avx2, types with a scale per 16: sub d twice, in 16 bits each; scales has d */
   };
   float acc[GEMM_TILE_ROWS][GEMM_PANEL];
+  /* avx512: where the codes of the first block are, and how far from them the next one's: in `codes`, or in the panel where they lie as they are wanted */
+  const uint8_t *codes_at;
+  size_t codes_step;
 };
 
 /* For products of plain numbers with many rows: a range of k of a tile of rows side by side, and of a panel as float32. One per worker.

@@ -20,7 +20,7 @@
 enum { ROWS = SHORTLIST_ROWS_MAX };
 /* Emulated instructions take thousands of times as long. */
 #ifdef CYGNET_SIMDE
-enum { WORLDS = 6, CALLS = 4, VOCAB_MOST = 200, VOCAB_LARGE = 400, REPLAYS = 4, COPIES = 2 };
+enum { WORLDS = 6, CALLS = 4, VOCAB_MOST = 200, VOCAB_LARGE = 2000, REPLAYS = 4, COPIES = 2 };
 #else
 enum { WORLDS = 150 / TEST_LESS, CALLS = 20, VOCAB_MOST = 5000, VOCAB_LARGE = 20000, REPLAYS = 60, COPIES = 20 };
 #endif
