@@ -90,8 +90,8 @@ enum {
 
 /* Part of a panel unpacked, and the accumulators of a tile of rows. One per worker. */
 struct gemm_tile {
-  _Alignas(64) uint8_t
-      codes[GEMM_RANGE_BLOCKS][8][64]; /* [block][group][row * 4 + k]; what the level's `rows` wants: offset codes or signed values */
+  /* [block][group][row * 4 + k]; what the level's `rows` wants: offset codes or signed values */
+  _Alignas(64) uint8_t codes[GEMM_RANGE_BLOCKS][8][64];
   float scales[GEMM_RANGE_BLOCKS][2][GEMM_PANEL];
   float mins[GEMM_RANGE_BLOCKS][2][GEMM_PANEL];
   union {
