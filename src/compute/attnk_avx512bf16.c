@@ -15,7 +15,7 @@
  *   few    up to FEW_LINES lines, bound by memory: values are interleaved as they are multiplied
  */
 #if defined(__x86_64__)
-#include "compute/vec_avx512.h"
+#include "compute/dot_bf16.h"
 
 #include "compute/attnk_whole.h"
 
@@ -31,8 +31,8 @@ enum {
 };
 _Static_assert(RUN_LINES % VALUE_LINES == 0 && VALUE_LINES % SCORE_LINES == 0, "runs are whole");
 
-struct dot_span { /* blocks of keys that lines of a register block see */
-  int lo, hi;     /* keys that any of them sees; lo >= hi: none */
+struct dot_span { /* keys that any line of a register block sees; lo >= hi: none */
+  int lo, hi;
 };
 
 struct dot_run { /* of lines; pointers are to its first */
@@ -47,11 +47,6 @@ struct dot_run { /* of lines; pointers are to its first */
 /* --- products of bf16 ----------------------------------------------------------------------------------------------------------- */
 
 #ifdef CYGNET_SIMDE
-static ALWAYS_INLINE vec dot(vec sum, __m512i a, __m512i b) {
-  const __m512i odd = _mm512_set1_epi32(-65536);
-  sum = vec_fma(_mm512_castsi512_ps(_mm512_and_si512(a, odd)), _mm512_castsi512_ps(_mm512_and_si512(b, odd)), sum);
-  return vec_fma(_mm512_castsi512_ps(_mm512_slli_epi32(a, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(b, 16)), sum);
-}
 static ALWAYS_INLINE __m512i to_bf16(vec a, vec b) {
   float x[WHOLE_BLOCK];
   uint16_t y[WHOLE_BLOCK];
@@ -72,7 +67,6 @@ static ALWAYS_INLINE vec sums_of(vec s[SUMS]) {
   return vec_load(y);
 }
 #else
-static ALWAYS_INLINE vec dot(vec sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 static ALWAYS_INLINE __m512i to_bf16(vec a, vec b) { return (__m512i)_mm512_cvtne2ps_pbh(b, a); }
 static ALWAYS_INLINE vec sums_of(vec s[SUMS]) {
 #pragma GCC unroll 8
@@ -93,11 +87,6 @@ static ALWAYS_INLINE vec sums_of(vec s[SUMS]) {
 #endif
 
 static ALWAYS_INLINE __m512i load512(const void *p) { return _mm512_loadu_si512(p); }
-static ALWAYS_INLINE __m512i pair(const char *p) {
-  int32_t v;
-  memcpy(&v, p, 4);
-  return _mm512_set1_epi32(v);
-}
 
 static void dot_load_q(float *q, const float *src, float scale, int n, int head_dim) {
   const vec s = vec_set1(scale);

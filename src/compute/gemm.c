@@ -238,32 +238,44 @@ static bool sums_in_y(const struct gemm_kern *k, const struct weight *w, int pan
   return (panel + 1) * GEMM_PANEL <= w->rows && !k->types[w->dtype].direct;
 }
 
-/* Blocks [from, to) of k, whole records: to y, from its row `row` on; where y is NULL sums stay in the tile. All of k where they are not in y. */
-static void panel_codes(const struct gemm_kern *k, const struct weight *w, int panel, struct gemm_x x, int group, int n_rows,
-                        struct gemm_tile *tile, const struct tensor *y, int row, int from, int to) {
-  const struct gemm_format *f = gemm_format_of(w->dtype);
-  const struct gemm_type_kern *t = &k->types[w->dtype];
-  const size_t block_bytes = (gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f)) / f->blocks;
-  const bool whole = y && sums_in_y(k, w, panel);
-  const uint8_t *in = gemm_panel_at(w, panel) + (size_t)from * block_bytes;
-  const int n_blocks = w->cols / GEMM_BLOCK, range = range_blocks(n_blocks, n_rows);
-  struct gemm_sums sums = {tile->acc[0], sizeof tile->acc[0], from == 0};
-  if (whole) sums = (struct gemm_sums){tensor_row(y, row) + panel * GEMM_PANEL, y->row_bytes, from == 0};
-  for (int i = 0; i < n_rows && y && t->direct; i++) __builtin_prefetch(tensor_row(y, row + i) + panel * GEMM_PANEL, 1);
-  if (t->direct) panel_direct(t, in, n_blocks, block_bytes, n_rows, x, group, tile);
-  for (int b = from, n; b < to && !t->direct; b += n, sums.first = false) {
+/* Blocks [from, to) of a panel, whole records, that are unpacked first. */
+static void panel_unpacked(const struct gemm_type_kern *t, const uint8_t *in, int n_blocks, size_t block_bytes, int n_rows, struct gemm_x x,
+                           int group, struct gemm_tile *tile, struct gemm_sums sums, int from, int to) {
+  const int range = range_blocks(n_blocks, n_rows);
+  for (int b = from, n; b < to; b += n, sums.first = false) {
     n = MIN(range, to - b);
-    const uint8_t *next = in + (size_t)n * block_bytes;
-    t->unpack(tile, in, n);
+    const uint8_t *p = in + (size_t)b * block_bytes, *next = p + (size_t)n * block_bytes;
+    t->unpack(tile, p, n);
     for (int i = 0; i < n_rows; i += group) {
       size_t at = (size_t)i * (size_t)n_blocks + (size_t)b * (size_t)group;
       struct gemm_x part = {x.codes + at * GEMM_BLOCK, x.blocks + at};
       struct gemm_sums of = {gemm_sums_row(&sums, i), sums.row_bytes, sums.first};
       t->rows(tile, n, MIN(n_rows - i, group), part, of, (struct gemm_ahead){next, i ? 0 : (int)block_bytes});
     }
-    in = next;
   }
-  for (int i = 0; i < n_rows && y && !whole; i++) store(y, w, row + i, panel, tile->acc[i]);
+}
+
+/* Blocks [from, to) of k: to y, from its row `row` on; where y is NULL sums stay in the tile. All of k where they are not in y. */
+static void panel_codes(const struct gemm_kern *k, const struct weight *w, int panel, struct gemm_x x, int group, int n_rows,
+                        struct gemm_tile *tile, const struct tensor *y, int row, int from, int to) {
+  const struct gemm_format *f = gemm_format_of(w->dtype);
+  const struct gemm_type_kern *t = &k->types[w->dtype];
+  const size_t block_bytes = (gemm_header_bytes(f) + f->blocks * gemm_block_bytes(f)) / f->blocks;
+  const uint8_t *in = gemm_panel_at(w, panel);
+  const int n_blocks = w->cols / GEMM_BLOCK;
+  if (y && sums_in_y(k, w, panel)) {
+    struct gemm_sums sums = {tensor_row(y, row) + panel * GEMM_PANEL, y->row_bytes, from == 0};
+    panel_unpacked(t, in, n_blocks, block_bytes, n_rows, x, group, tile, sums, from, to);
+    return;
+  }
+  if (t->direct) {
+    for (int i = 0; i < n_rows && y; i++) __builtin_prefetch(tensor_row(y, row + i) + panel * GEMM_PANEL, 1);
+    panel_direct(t, in, n_blocks, block_bytes, n_rows, x, group, tile);
+  } else {
+    struct gemm_sums sums = {tile->acc[0], sizeof tile->acc[0], true};
+    panel_unpacked(t, in, n_blocks, block_bytes, n_rows, x, group, tile, sums, 0, n_blocks);
+  }
+  for (int i = 0; i < n_rows && y; i++) store(y, w, row + i, panel, tile->acc[i]);
 }
 
 void gemm_panel_codes(const struct gemm_kern *k, const struct weight *w, int panel, struct gemm_x x, int group, int n_rows,

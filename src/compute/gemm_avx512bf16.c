@@ -1,36 +1,24 @@
 /* gemm_avx512bf16.c — products of bf16 weights with rows rounded to bf16: vdpbf16ps, which adds two products to a float32.
  *
- * One pair of k of 16 weight rows is one register, a row's pair one broadcast dword. This file alone may use AVX512_BF16.
+ * One pair of k of 16 weight rows is one register, a row's pair one broadcast dword. Only files named *_avx512bf16.c and *_amx.c may use AVX512_BF16.
  */
-#include "compute/vec_avx512.h"
+#include "compute/dot_bf16.h"
 
 #include "compute/gemm_kern.h"
 
 enum { ROWS_MAX = 8, PANELS_MAX = 4 }; /* as gemm_avx512.c's PLAIN_ROWS_MAX and PLAIN_PANELS_MAX */
 
 #ifdef CYGNET_SIMDE
-static ALWAYS_INLINE vec dot(vec sum, __m512i w, __m512i x) {
-  const __m512i odd = _mm512_set1_epi32(-65536);
-  sum = vec_fma(_mm512_castsi512_ps(_mm512_and_si512(w, odd)), _mm512_castsi512_ps(_mm512_and_si512(x, odd)), sum);
-  return vec_fma(_mm512_castsi512_ps(_mm512_slli_epi32(w, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)), sum);
-}
 static ALWAYS_INLINE void store_bf16(uint16_t *y, const float *x, int n) {
   for (int i = 0; i < n; i++) y[i] = f32_to_bf16(x[i]);
 }
 #else
-static ALWAYS_INLINE vec dot(vec sum, __m512i w, __m512i x) { return _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x); }
 /* n <= 16 */
 static ALWAYS_INLINE void store_bf16(uint16_t *y, const float *x, int n) {
   __m256bh v = _mm512_cvtneps_pbh(vec_load_n(x, n, 0));
   _mm256_mask_storeu_epi16(y, vec_first(n), (__m256i)v);
 }
 #endif
-
-static ALWAYS_INLINE __m512i pair(const char *x) {
-  int32_t v;
-  memcpy(&v, x, 4);
-  return _mm512_set1_epi32(v);
-}
 
 /* acc[row or panel] += n columns in pairs, ascending. One of n_rows and n_panels is 1. */
 static ALWAYS_INLINE void products(const int n_rows, const int n_panels, const uint8_t *restrict p, size_t panel_bytes,
